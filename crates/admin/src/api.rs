@@ -181,7 +181,7 @@ async fn add_lun(Shared(context): Shared<Context>, request: Change, body: Body) 
     };
     let shown = match shown(settings.remove("shown")) {
         Ok(shown) => shown,
-        Err(fault) => return problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault]),
+        Err(fault) => return problem(StatusCode::BAD_REQUEST, "the body is invalid", &[fault]),
     };
     let state = context.desk.state();
     let name =
@@ -221,7 +221,7 @@ async fn resize_lun(
         Some(Value::Number(size)) => size.to_string(),
         _ => {
             let fault = fault("size", "this is missing", "write bytes, or text such as \"20G\"");
-            return problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault]);
+            return problem(StatusCode::BAD_REQUEST, "the body is invalid", &[fault]);
         }
     };
     let may_lose_data = settings.get("yes_lose_data").and_then(Value::as_bool).unwrap_or(false);
@@ -295,7 +295,7 @@ async fn add(
     };
     let Some(Value::String(name)) = settings.remove("name") else {
         let fault = fault("name", "this is missing", "write \"name\": \"...\"");
-        return problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault]);
+        return problem(StatusCode::BAD_REQUEST, "the body is invalid", &[fault]);
     };
     let action = Action::Add { settings, shown: Vec::new() };
     change(&context.desk, ChangeRequest::Edit(Edit { subject: subject(name), action }), request).await
@@ -319,12 +319,12 @@ async fn remove(context: &Context, subject: Subject, request: Change) -> Respons
 async fn settings(body: Body) -> Result<Map<String, Value>, Response> {
     let wrong = |what: &str| {
         let fault = fault("body", what, "write a JSON object");
-        problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault])
+        problem(StatusCode::BAD_REQUEST, "the body is invalid", &[fault])
     };
-    let bytes = to_bytes(body, BODY_MAX).await.map_err(|_| wrong("it is too long, or broken off"))?;
+    let bytes = to_bytes(body, BODY_MAX).await.map_err(|_| wrong("it is too long or truncated"))?;
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(settings)) => Ok(settings),
-        Ok(_) => Err(wrong("it is no object")),
+        Ok(_) => Err(wrong("it is not an object")),
         Err(error) => Err(wrong(&error.to_string())),
     }
 }
@@ -333,7 +333,7 @@ async fn settings(body: Body) -> Result<Map<String, Value>, Response> {
 fn shown(json: Option<Value>) -> Result<Vec<ShownIn>, Fault> {
     let wrong = || {
         let fix = "write [{\"target\": \"iqn...\", \"group\": null, \"number\": 3}]";
-        fault("shown", "it is not a list of where the LUN is shown", fix)
+        fault("shown", "it is not a list of places that show the LUN", fix)
     };
     let text = |json: &Value| match json {
         Value::Null => Ok(None),
@@ -366,7 +366,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Change {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Change, Response> {
-        let missing = |_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the connection is not known", &[]);
+        let missing = |_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the connection is unknown", &[]);
         let Extension(peer) = Extension::from_request_parts(parts, state).await.map_err(missing)?;
         let Extension(deadline) = Extension::from_request_parts(parts, state).await.map_err(missing)?;
         let dry_run = dry_run(parts.uri.query().unwrap_or_default());
@@ -379,7 +379,7 @@ fn dry_run(query: &str) -> Result<bool, Fault> {
     match query {
         "" | "dry_run=false" => Ok(false),
         "dry_run" | "dry_run=true" => Ok(true),
-        _ => Err(fault("query", "it is not understood", "write ?dry_run=true, or leave it out")),
+        _ => Err(fault("query", "it cannot be parsed", "write ?dry_run=true, or leave it out")),
     }
 }
 
@@ -463,7 +463,7 @@ fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
 
 fn one(found: Option<&Value>, what: &str, version: &str) -> Response {
     let Some(json) = found else {
-        let fault = fault(what, "there is none of that name", "list those that there are");
+        let fault = fault(what, "there is none with that name", "list those that there are");
         return problem(StatusCode::NOT_FOUND, "not found", &[fault]);
     };
     let mut response = answered(json);
@@ -496,7 +496,7 @@ impl Page {
                 }
                 _ => {
                     let fix = "write ?limit=1 to 1000, &after=NAME";
-                    return Err(fault("query", "it is not understood", fix));
+                    return Err(fault("query", "it cannot be parsed", fix));
                 }
             }
         }
@@ -589,11 +589,11 @@ fn answered(json: &impl Serialize) -> Response {
 }
 
 async fn nothing_here() -> Response {
-    problem(StatusCode::NOT_FOUND, "there is nothing at this path; /v1/openapi.json lists what there is", &[])
+    problem(StatusCode::NOT_FOUND, "there is nothing at this path; see /v1/openapi.json", &[])
 }
 
 async fn not_that_way() -> Response {
-    problem(StatusCode::METHOD_NOT_ALLOWED, "that cannot be done with what is at this path", &[])
+    problem(StatusCode::METHOD_NOT_ALLOWED, "this path does not support this method", &[])
 }
 
 fn fault(place: &str, what: &str, fix: &str) -> Fault {

@@ -60,7 +60,7 @@ impl Listener {
                 .map_err(|(what, fix)| BindError(format!("admin socket {}: {what}; {fix}", path.display()))),
             AdminAddress::Tcp(address) => {
                 if !address.ip().is_loopback() {
-                    tracing::warn!(%address, "the admin interface is reachable from other machines, and can be read by everybody");
+                    tracing::warn!(%address, "the admin interface is reachable from other machines, and anyone can read it");
                 }
                 let bound = TcpListener::bind(address).and_then(|listener| {
                     listener.set_nonblocking(true)?;
@@ -93,7 +93,7 @@ impl Listener {
                 chown(&file.path, None, Some(id))
                     .and_then(|()| fs::set_permissions(&file.path, fs::Permissions::from_mode(0o660)))
                     .map_err(|error| {
-                        format!("it cannot be given to group {group}: {error}; be a member of it")
+                        format!("it cannot be given to group {group}: {error}; start the daemon as a member of the group")
                     })
             });
         given.map_err(|why| BindError(format!("admin socket {}: {why}", file.path.display())))
@@ -142,7 +142,7 @@ impl Listener {
 type Fault = (String, &'static str);
 
 fn bind_unix(path: &Path) -> Result<Listener, Fault> {
-    const FOLDER: &str = "make the folder, or choose another path with --admin";
+    const FOLDER: &str = "create the directory, or choose another path with --admin";
     // Two daemons that start at the same time must not take each other's new socket for a dead one.
     let _lock = lock(path)?;
     let io_fault = |error: io::Error| (error.to_string(), FOLDER);
@@ -162,7 +162,7 @@ fn bind_unix(path: &Path) -> Result<Listener, Fault> {
 /// Reserves a socket's path for this process until dropped, by locking a file beside it that no other user
 /// can open. (The directory itself could be locked by anyone who may read it.)
 fn lock(path: &Path) -> Result<OwnedFd, Fault> {
-    const REMEDY: &str = "make the folder, or choose another path with --admin";
+    const REMEDY: &str = "create the directory, or choose another path with --admin";
     let beside = lock_path(path);
     let fault = |error: Errno| (format!("{}: {error}", beside.display()), REMEDY);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -174,8 +174,8 @@ fn lock(path: &Path) -> Result<OwnedFd, Fault> {
             Err(error) => return Err(fault(error)),
         }
     }
-    let what = format!("{}: another process holds it locked", beside.display());
-    Err((what, "end that one, or choose another path with --admin"))
+    let what = format!("{}: another process has locked it", beside.display());
+    Err((what, "stop that process, or choose another path with --admin"))
 }
 
 /// The lock file of a socket.
@@ -340,7 +340,7 @@ mod tests {
     fn a_place_that_cannot_be_had_is_named_with_a_cure() {
         let folder = tempfile::tempdir().unwrap();
         let refused = at(&folder.path().join("no/admin.sock")).unwrap_err().to_string();
-        assert!(refused.contains("make the folder"), "{refused}");
+        assert!(refused.contains("create the directory"), "{refused}");
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = AdminAddress::Tcp(taken.local_addr().unwrap());
         let refused = Listener::bind(&address).unwrap_err().to_string();

@@ -95,19 +95,19 @@ pub(crate) const OPERATIONS: [Operation; 32] = [
         "Change keys of a LUN; those that are null are removed",
         Some(KEYS),
     ),
-    change("delete", "/v1/luns/{lun}", "remove_lun", "Remove a LUN, everywhere", None),
+    change("delete", "/v1/luns/{lun}", "remove_lun", "Remove a LUN from all lists", None),
     change(
         "post",
         "/v1/luns/{lun}/resize",
         "resize_lun",
         "Make a LUN larger",
-        Some("`size`; with `yes_lose_data` true it may be smaller than before"),
+        Some("`size`; a smaller one needs `yes_lose_data` true"),
     ),
     change(
         "post",
         "/v1/luns/{lun}/activate",
         "activate_lun",
-        "Have this gateway become the active one for a LUN that several share",
+        "Make this gateway the active one for a LUN that several share",
         None,
     ),
     read("/v1/targets", "targets", "All targets with their groups", Answers::List("Target")),
@@ -121,7 +121,7 @@ pub(crate) const OPERATIONS: [Operation; 32] = [
         "The groups of a target, in their order",
         Answers::List("Group"),
     ),
-    change("post", "/v1/targets/{target}/groups", "add_group", "Add a group behind the others", Some(KEYS)),
+    change("post", "/v1/targets/{target}/groups", "add_group", "Add a group after the others", Some(KEYS)),
     read("/v1/targets/{target}/groups/{group}", "group", "A group", Answers::One("Group")),
     change("patch", "/v1/targets/{target}/groups/{group}", "set_group", "Change keys of a group", Some(KEYS)),
     change("delete", "/v1/targets/{target}/groups/{group}", "remove_group", "Remove a group", None),
@@ -130,7 +130,7 @@ pub(crate) const OPERATIONS: [Operation; 32] = [
         "patch",
         "/v1/portals/{portal}",
         "set_portal",
-        "Change keys of a portal, by its name or address: `drain` has its sessions log out",
+        "Change keys of a portal, by its name or address: `drain` makes its sessions log out",
         Some(KEYS),
     ),
     read(
@@ -154,12 +154,12 @@ pub(crate) const OPERATIONS: [Operation; 32] = [
         Answers::List("Session"),
     ),
     read("/v1/sessions/{session}", "session", "A session", Answers::One("Session")),
-    read("/v1/events", "events", "What happens, as it happens", Answers::Events),
+    read("/v1/events", "events", "Events, as they happen", Answers::Events),
     change(
         "delete",
         "/v1/sessions/{session}",
         "disconnect",
-        "End a session, whose initiator may log in again; answered when none of its commands has yet to end",
+        "End a session, whose initiator may log in again; answered once all of its commands have ended",
         None,
     ),
 ];
@@ -176,8 +176,8 @@ pub(crate) fn document() -> Value {
         "info": {
             "title": "Lunette",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "What a running daemon serves, to be read and changed. Changes are verified as a whole first, and \
-                            made in full or not at all.",
+            "description": "Reads and changes what a running daemon serves. Changes are verified as a whole first, \
+             and made completely or not at all.",
         },
         "paths": paths,
         "components": {

@@ -225,7 +225,7 @@ async fn remote(
     match timeout_at(deadline.get(), TlsAcceptor::from(tls).accept(stream)).await {
         Ok(Ok(stream)) => connection(stream, peer, deadline, router).await,
         Ok(Err(error)) => tracing::debug!(%error, %peer, "TLS failed on an admin connection"),
-        Err(_) => tracing::debug!(%peer, "an admin connection took too long"),
+        Err(_) => tracing::debug!(%peer, "an admin connection timed out"),
     }
 }
 
@@ -247,7 +247,7 @@ where
             Ok(Ok(())) => return,
             Ok(Err(error)) => return tracing::debug!(%error, "an admin connection ended"),
             Err(_) if deadline.get() > Instant::now() => {}
-            Err(_) => return tracing::debug!("an admin connection took too long"),
+            Err(_) => return tracing::debug!("an admin connection timed out"),
         }
     }
 }

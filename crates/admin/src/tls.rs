@@ -60,7 +60,7 @@ fn server(identity: &CertifiedKey) -> Result<ServerConfig, Unusable> {
         chain.map_err(|error| wrong(format!("{shown} is not PEM: {error}"), "write certificates as PEM"))?;
     if chain.is_empty() {
         let fix =
-            "write the daemon's own certificate, and behind it those of authorities between it and the root";
+            "write the daemon's certificate, followed by those of the authorities between it and the root";
         return Err(wrong(format!("{shown} has no certificate"), fix));
     }
     let shown_key = key.path.display();
@@ -70,14 +70,14 @@ fn server(identity: &CertifiedKey) -> Result<ServerConfig, Unusable> {
             pem::Error::NoItemsFound => "has no private key",
             pem::Error::MissingSectionEnd { .. } => "is not PEM: a section has no END line",
             pem::Error::IllegalSectionStart { .. } => "is not PEM: a BEGIN line is damaged",
-            pem::Error::Base64Decode(_) => "is not PEM: what is between BEGIN and END is not Base64",
+            pem::Error::Base64Decode(_) => "is not PEM: the text between BEGIN and END is not Base64",
             _ => "is not PEM",
         };
         let fix = "write the key as PEM, without a passphrase";
         Unusable::Key(Fault::new(format!("{shown_key} {what}"), fix))
     })?;
     let unusable = |error: rustls::Error| {
-        let fix = "give a certificate and the private key that it was made for";
+        let fix = "give a certificate and its private key";
         wrong(format!("{shown} and {shown_key} cannot be used: {error}"), fix)
     };
     let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
@@ -109,7 +109,7 @@ impl Authorities {
             }
             let why = native.errors.first().map_or(String::new(), |error| format!(": {error}"));
             let fix = "install ca-certificates, or name the certificate of an authority with --admin-ca";
-            return Err(Fault::new(format!("this system trusts nobody to certify a host{why}"), fix));
+            return Err(Fault::new(format!("this system has no trusted certificate authorities{why}"), fix));
         };
         let wrong = |what: &str| {
             Fault::new(format!("--admin-ca {}: {what}", path.display()), "name a file of certificates in PEM")
@@ -176,7 +176,7 @@ impl From<io::Error> for Insecure {
 impl fmt::Display for Insecure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Insecure::NoTls => f.write_str("what answers there does not speak TLS"),
+            Insecure::NoTls => f.write_str("the peer does not use TLS"),
             Insecure::Certificate(error) | Insecure::Other(error) => error.fmt(f),
         }
     }

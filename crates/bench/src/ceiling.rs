@@ -199,5 +199,5 @@ fn serve(
 
 /// Ends a connection whose initiator does something this responder does not support.
 fn breach(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("breach by the initiator: {what}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("protocol violation by the initiator: {what}"))
 }

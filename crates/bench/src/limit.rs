@@ -127,7 +127,7 @@ impl fmt::Display for LinkWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LinkWait { idle_us, loaded_us } = self;
         let (loaded, idle) = (loaded_us / 1e3, idle_us / 1e3);
-        write!(f, "packets take at least {loaded:.2} ms there and back, and {idle:.2} ms without the load")
+        write!(f, "the round trip takes at least {loaded:.2} ms, and {idle:.2} ms without the load")
     }
 }
 
@@ -221,31 +221,31 @@ impl fmt::Display for Bottleneck {
             ),
             Bottleneck::BothSides { target_core, initiator_core } => write!(
                 f,
-                "both sides: the target on core {target_core} and this side on core {initiator_core} have no time left"
+                "both sides: the target on core {target_core} and this side on core {initiator_core} are saturated"
             ),
             Bottleneck::Cores { full, of, others, users, link } => {
                 match full.as_slice() {
                     [core] => {
                         let others = match others {
                             0 => String::new(),
-                            1 => ", while another core has".into(),
-                            more => format!(", while {more} other cores have"),
+                            1 => ", while another core is not".into(),
+                            more => format!(", while {more} other cores are not"),
                         };
-                        write!(f, "core {core}: it has no time left{others}; {users}")
+                        write!(f, "core {core}: it is saturated{others}; {users}")
                     }
                     all if all.len() == *of => {
-                        write!(f, "this machine: its {of} cores have no time left; {users}")
+                        write!(f, "this machine: its {of} cores are saturated; {users}")
                     }
-                    some => write!(f, "cores {} of {of}: they have no time left; {users}", show_cores(some)),
+                    some => write!(f, "cores {} of {of}: they are saturated; {users}", show_cores(some)),
                 }?;
                 link.map_or(Ok(()), |wait| write!(f, "; or the link: {wait}"))
             }
             Bottleneck::Link(wait) => write!(f, "the link: {wait}"),
-            Bottleneck::Waiting { by_rate: true, .. } => write!(f, "the rate that was asked for"),
+            Bottleneck::Waiting { by_rate: true, .. } => write!(f, "the requested rate"),
             Bottleneck::Waiting { busiest, by_rate: false } => write!(
                 f,
-                "waiting: the busiest core is {} busy, so time passes on the link, in the medium, or in waking up; \
-                 try a larger --iodepth",
+                "waiting: the busiest core is {} busy, so the time is spent on the link, in the medium, or in waking \
+                 up; try a larger --iodepth",
                 percent(busiest)
             ),
         }
@@ -337,38 +337,38 @@ mod tests {
                 &[1.0, 0.2][..],
                 &[(0, 0.52, 0.45)][..],
                 known,
-                "core 0: it has no time left, while another core has; the target uses 52 % of it, this side 45 %",
+                "core 0: it is saturated, while another core is not; the target uses 52 % of it, this side 45 %",
             ),
             (
                 &[1.0, 0.2],
                 &[(0, 0.97, 0.0), (1, 0.0, 0.9)],
                 known,
-                "core 0: it has no time left, while another core has; it is the target's",
+                "core 0: it is saturated, while another core is not; it is the target's",
             ),
             (
                 &[1.0, 0.2],
                 &[(0, 0.05, 0.3)],
                 known,
-                "core 0: it has no time left, while another core has; others use 65 % of it, this side 30 %",
+                "core 0: it is saturated, while another core is not; others use 65 % of it, this side 30 %",
             ),
             (
                 &[1.0, 0.2],
                 &[(0, 0.0, 0.3)],
                 None,
-                "core 0: it has no time left, while another core has; others use 70 % of it, this side 30 %; \
+                "core 0: it is saturated, while another core is not; others use 70 % of it, this side 30 %; \
               --target-pid or --target-admin would show what the target uses",
             ),
             (
                 &[1.0, 0.98],
                 &[(0, 0.9, 0.0), (1, 0.5, 0.5)],
                 known,
-                "this machine: its 2 cores have no time left; the target uses 70 % of them, this side 25 %",
+                "this machine: its 2 cores are saturated; the target uses 70 % of them, this side 25 %",
             ),
             (
                 &[1.0, 0.1, 0.98],
                 &[(0, 0.98, 0.0), (2, 0.95, 0.0)],
                 known,
-                "cores 0,2 of 3: they have no time left; they are the target's",
+                "cores 0,2 of 3: they are saturated; they are the target's",
             ),
         ] {
             assert_eq!(shared(loads, uses, target), expected);
@@ -388,7 +388,7 @@ mod tests {
             bottleneck(&result).to_string()
         };
         let waits = [9000.0, 11_000.0, 10_000.0];
-        let link = "the link: packets take at least 9.00 ms there and back, and 0.05 ms without the load";
+        let link = "the link: the round trip takes at least 9.00 ms, and 0.05 ms without the load";
         assert_eq!(limit(&[0.3], &waits, None), link);
         assert!(limit(&[0.3], &waits[..2], None).starts_with("waiting"), "too few looks");
         assert!(
@@ -398,10 +398,10 @@ mod tests {
         assert!(limit(&[0.3], &[300.0; 9], None).starts_with("waiting"), "it may be the kernel");
         let both = limit(&[1.0, 0.1], &waits, None);
         assert!(
-            both.starts_with("core 0: it has no time left") && both.ends_with(&format!("; or {link}")),
+            both.starts_with("core 0: it is saturated") && both.ends_with(&format!("; or {link}")),
             "{both}"
         );
-        assert_eq!(limit(&[0.3], &waits, Some(1)), "the rate that was asked for");
+        assert_eq!(limit(&[0.3], &waits, Some(1)), "the requested rate");
     }
 
     #[test]
@@ -410,6 +410,6 @@ mod tests {
         assert!(text(&[0.2, 0.1], &[]).contains("the busiest core is 20 % busy"));
         let mut paced = result(&[0.2], &[]);
         paced.job.rate_iops = Some(10);
-        assert_eq!(bottleneck(&paced).to_string(), "the rate that was asked for");
+        assert_eq!(bottleneck(&paced).to_string(), "the requested rate");
     }
 }

@@ -128,7 +128,7 @@ pub fn run(
         let report = thread.join().map_err(|_| {
             RunError::new(
                 "a job thread ended by a panic",
-                "report this as a fault of Lunette, with the command",
+                "this is a bug in Lunette: please report it, with the command",
             )
         })?;
         reports.extend(report);

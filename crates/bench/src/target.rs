@@ -147,7 +147,7 @@ fn parse_size(name: &str, text: &str) -> Result<u64, TargetError> {
     let size =
         config::parse_size(text).map_err(|error| TargetError::new(name, error, "for example ram:1G"))?;
     match size {
-        0 => Err(TargetError::new(name, "it has no size", "give one, as ram:1G")),
+        0 => Err(TargetError::new(name, "it has no size", "give one, such as ram:1G")),
         size => Ok(size),
     }
 }

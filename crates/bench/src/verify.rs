@@ -61,7 +61,7 @@ impl fmt::Display for LedgerError {
             }
             LedgerError::TooLarge(bytes) => write!(
                 f,
-                "verifying needs 8 bytes of memory for each block, {bytes} in all, of which {LEDGER_BYTES_MAX} may be taken"
+                "verification needs 8 bytes of memory for each block, {bytes} in total; the limit is {LEDGER_BYTES_MAX}"
             ),
         }
     }
@@ -119,7 +119,7 @@ impl fmt::Display for Verdict {
                 write!(f, "is stale: it holds version {found}, but version {wanted} was acknowledged")
             }
             Verdict::Misplaced { belongs } => {
-                write!(f, "is misplaced: it holds what belongs at byte {belongs}")
+                write!(f, "is misplaced: it holds the data of byte {belongs}")
             }
             Verdict::Torn => write!(f, "is torn: it mixes versions, or holds bytes that no version had"),
             Verdict::Lost => write!(f, "is lost: a write was acknowledged, but it holds nothing of this run"),

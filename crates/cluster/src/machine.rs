@@ -630,7 +630,12 @@ impl Machine {
     fn namesake(&self) -> Option<String> {
         let name = &self.me.gateway;
         let is_other = self.is_listed && !self.is_own(self.record().members.get(name));
-        is_other.then(|| format!("another daemon is gateway {name} as well; give each a name of its own (`gateway` in [cluster])"))
+        is_other.then(|| {
+            format!(
+                "another daemon is gateway {name}, too; give each a different name (`gateway` in \
+        [cluster])"
+            )
+        })
     }
 
     fn is_own(&self, member: Option<&Member>) -> bool {

@@ -67,12 +67,12 @@ pub(super) fn access(raw: &Raw, base: &Path, problems: &mut Collector<'_>) -> Op
         }
         (Some(at), None) => {
             let fix = missing(&at.place, "--admin-key FILE", "admin_key");
-            problems.add(&at.place, Fault::new("its key is missing", fix));
+            problems.add(&at.place, Fault::new("the private key is missing", fix));
             None
         }
         (None, Some(at)) => {
             let fix = missing(&at.place, "--admin-certificate FILE", "admin_certificate");
-            problems.add(&at.place, Fault::new("its certificate is missing", fix));
+            problems.add(&at.place, Fault::new("the certificate is missing", fix));
             None
         }
     };
@@ -144,9 +144,9 @@ pub fn token_of(path: &Path) -> Result<String, Fault> {
         _ => {
             let what = match words.len() {
                 0..=2 => "has no token".to_owned(),
-                words => format!("has {words} words in its first line"),
+                words => format!("has {words} fields in its first line"),
             };
-            let fix = "write a line NAME TOKEN, as the daemon's file has it";
+            let fix = "write a line NAME TOKEN, as in the daemon's file";
             Err(Fault::new(format!("{} {what}", named.path.display()), fix))
         }
     }
@@ -157,10 +157,10 @@ fn token(line: &str) -> Result<Token, Fault> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [name, token] = words[..] else {
         let plural = if words.len() == 1 { "" } else { "s" };
-        let what = format!("expected NAME TOKEN, found {} word{plural}", words.len());
+        let what = format!("expected NAME TOKEN, found {} field{plural}", words.len());
         return Err(Fault::new(what, "write NAME TOKEN"));
     };
-    let name = scalar::label(name).map_err(|fault| Fault::new("this is not a name", fault.fix))?;
+    let name = scalar::label(name).map_err(|fault| Fault::new("this is not a valid name", fault.fix))?;
     if !is_plain(token) || !(TOKEN_MIN..=TOKEN_MAX).contains(&token.len()) {
         let fix = format!(
             "use {TOKEN_MIN} to {TOKEN_MAX} letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`, such as those of openssl \
@@ -218,8 +218,12 @@ mod tests {
         for (text, mode, named) in [
             (good.clone(), 0o640, "(mode 640); chmod 600 /"),
             (String::new(), 0o600, "tokens has no token; write a line NAME TOKEN"),
-            (format!("#\n{TOKEN}\n"), 0o600, "tokens:2: expected NAME TOKEN, found 1 word; write NAME TOKEN"),
-            (format!("{TOKEN}=~ ops\n"), 0o600, "tokens:1: this is not a name; use 1 to 64 letters"),
+            (
+                format!("#\n{TOKEN}\n"),
+                0o600,
+                "tokens:2: expected NAME TOKEN, found 1 field; write NAME TOKEN",
+            ),
+            (format!("{TOKEN}=~ ops\n"), 0o600, "tokens:1: this is not a valid name; use 1 to 64 letters"),
             ("ops short\n".into(), 0o600, "tokens:1: the token of ops is too short or too long"),
             (format!("ops {TOKEN}\u{e9}\n"), 0o600, "or has characters that are not allowed; use 16 to 256"),
             (format!("{good}ops {TOKEN}2\n"), 0o600, "tokens:2: ops and ops share a name or a token"),

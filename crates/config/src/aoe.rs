@@ -77,7 +77,7 @@ pub(super) fn check(raw: &Raw, luns: &[Lun], problems: &mut Collector<'_>) {
             problems.add(&at.place, Fault::new(format!("the LUN has {}-byte blocks", lun.block_bytes), fix));
         }
         if raw.aoe.is_empty() {
-            let fix = "name one with --aoe IFACE, or with an [[aoe]] table in the file";
+            let fix = "add --aoe IFACE, or an [[aoe]] table in the file";
             problems.add(&at.place, Fault::new("no interface serves AoE", fix));
         }
     }
@@ -85,7 +85,7 @@ pub(super) fn check(raw: &Raw, luns: &[Lun], problems: &mut Collector<'_>) {
         && raw.luns.iter().all(|lun| lun.aoe.is_none())
     {
         let fix = "give a LUN an AoE address: aoe=1.1 after --lun, aoe = \"1.1\" in the file";
-        problems.add(&interface.place, Fault::new("no unit is served by AoE", fix));
+        problems.add(&interface.place, Fault::new("no unit is served over AoE", fix));
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
             (lun("aoe = '65535.1'"), "write SHELF.SLOT"),
             (lun("aoe = '1.255'"), "write SHELF.SLOT"),
             (lun("aoe = '1.1', block_size = 4096"), "512-byte blocks only"),
-            (lun("name = 'a'"), "no unit is served by AoE"),
+            (lun("name = 'a'"), "no unit is served over AoE"),
             (format!("lun = [{{ ram = '1G', aoe = '1.1' }}]\n{TARGET}"), "no interface serves AoE"),
             (lun("aoe = '1.1' }, { ram = '1G', aoe = '1.1'"), "already used"),
             (lun("aoe = '1.1'").replace("eth1", "a/b"), "`ip link`"),

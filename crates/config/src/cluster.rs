@@ -80,7 +80,7 @@ fn fault(
     match access.value.as_str() {
         "one" => {}
         "all" => {
-            let what = "access by all gateways at the same time does not exist yet";
+            let what = "access by all gateways at once is not supported yet";
             return here(what, "write \"one\": one gateway is active, and another takes over from it");
         }
         other => {
@@ -95,12 +95,12 @@ fn fault(
     match &lun.store {
         StoreSpec::Rbd { image, .. } if image.snapshot.is_none() => {}
         StoreSpec::Rbd { .. } => {
-            return here("nobody writes to a snapshot, which any gateway may serve", "remove this");
+            return here("a snapshot is read-only, so any gateway may serve it", "remove this");
         }
-        _ => return here("only an image on Ceph (rbd) can be shared by gateways", "remove this"),
+        _ => return here("only a Ceph image (rbd) can be shared by gateways", "remove this"),
     }
     if lun.read_only {
-        return here("a read-only LUN needs no gateway that is active alone", "remove this or `read_only`");
+        return here("a read-only LUN needs no single active gateway", "remove this or `read_only`");
     }
     let at = raw_lun.aoe.as_ref()?;
     let what = "ATA over Ethernet has no paths in standby, so gateways cannot share its LUNs";
@@ -150,10 +150,10 @@ mod tests {
         let lun = |text: &str| format!("[[lun]]\n{text}\n");
         for (parts, what) in [
             (["", LUN], "add [cluster] with `name`, `gateway` and `pool`"),
-            ([CLUSTER, &LUN.replace("one", "all")], "does not exist yet; write \"one\""),
+            ([CLUSTER, &LUN.replace("one", "all")], "is not supported yet; write \"one\""),
             ([CLUSTER, &LUN.replace("one", "two")], "`two` is not a way to share a LUN"),
-            ([CLUSTER, &lun("ram = '1M'\naccess = 'one'")], "only an image on Ceph"),
-            ([CLUSTER, &LUN.replace("disk", "disk@s")], "nobody writes to a snapshot"),
+            ([CLUSTER, &lun("ram = '1M'\naccess = 'one'")], "only a Ceph image"),
+            ([CLUSTER, &LUN.replace("disk", "disk@s")], "a snapshot is read-only"),
             ([CLUSTER, &(LUN.to_owned() + "read_only = true\n")], "a read-only LUN"),
             ([CLUSTER, &(LUN.to_owned() + "aoe = '1.2'\n")], "ATA over Ethernet has no paths in standby"),
             (["[cluster]\nname = 'c'\npool = 'p'\n", LUN], "cluster.gateway: this is missing"),

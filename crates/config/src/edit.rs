@@ -140,7 +140,7 @@ impl Edit {
             }
             (Subject::PortalGroup(tag), Action::Add { .. } | Action::Remove) => {
                 let fix = format!("set `group = {tag}` in a [[portal]], or change that");
-                return Err(wrong("a portal group is there as long as it has portals", &fix));
+                return Err(wrong("a portal group exists as long as it has portals", &fix));
             }
             (subject, Action::Set(settings)) => set(&mut document, subject, settings)?,
         }
@@ -225,7 +225,7 @@ fn set_portal_group(
 /// Without groups everybody may log in, which is not the intent of removing the last group.
 fn opens_to_all() -> EditError {
     wrong(
-        "without its last group everybody could log in to this target",
+        "without its last group this target would be open to everyone",
         "remove the target, set deny = true in the group, or add another group first",
     )
 }
@@ -289,10 +289,7 @@ fn show(
         let (mut groups, index) = find(Tables::at(table, "group"), group, "group")?;
         let Some(mut list) = List::of(groups.get_mut(index)) else {
             let fix = "leave the group out";
-            return Err(wrong(
-                &format!("group {group} has no LUNs of its own: it is shown the target's"),
-                fix,
-            ));
+            return Err(wrong(&format!("group {group} has no LUNs of its own: it sees the target's"), fix));
         };
         list.add(lun, number);
         return Ok(());

@@ -28,9 +28,12 @@ pub(super) fn limits(raw: &RawLimits, place: &Place, problems: &mut Collector<'_
 pub(super) fn warn_at(raw: &RawLun, problems: &mut Collector<'_>) -> Option<Option<u8>> {
     let Some(at) = &raw.warn_at else { return Some(None) };
     let fault = if raw.ram.is_none() && raw.file.is_none() {
-        Some(Fault::new("only of memory and files it is known what they take", "remove this"))
+        Some(Fault::new("the space in use is known only for memory and files", "remove this"))
     } else if raw.thin.as_ref().is_some_and(|thin| !thin.value) {
-        Some(Fault::new("only a thin LUN takes what is written", "remove this, or `thin = false`"))
+        Some(Fault::new(
+            "only a thin LUN uses just the space that is written",
+            "remove this, or `thin = false`",
+        ))
     } else {
         None
     };
@@ -41,7 +44,10 @@ pub(super) fn warn_at(raw: &RawLun, problems: &mut Collector<'_>) -> Option<Opti
     let percent = at.value.strip_suffix('%').and_then(|number| number.parse().ok());
     let percent = percent.filter(|percent| (1..=100).contains(percent));
     let fault = || {
-        Fault::new(format!("`{}` is not a part of the size", at.value), "write 1% to 100%, such as \"80%\"")
+        Fault::new(
+            format!("`{}` is not a percentage of the size", at.value),
+            "write 1% to 100%, such as \"80%\"",
+        )
     };
     problems.check(&at.place, percent.ok_or_else(fault)).map(Some)
 }
@@ -136,7 +142,7 @@ mod tests {
         for wrong in ["80", "0%", "101%", "%", "x%", "-1%"] {
             let fault = parse(&format!("warn_at = '{wrong}'"), "").expect_err("wrong on purpose");
             assert!(
-                fault.contains("is not a part of the size") && fault.contains("lunette.toml:3"),
+                fault.contains("is not a percentage of the size") && fault.contains("lunette.toml:3"),
                 "{fault}"
             );
         }
@@ -144,6 +150,6 @@ mod tests {
         assert!(fault.contains("only a thin LUN"), "{fault}");
         let lun = vec!["null:1M,warn_at=80%".into()];
         let null = Config::from_options(&ServeOptions { lun, ..ServeOptions::default() });
-        assert!(null.expect_err("wrong on purpose").to_string().contains("only of memory and files"));
+        assert!(null.expect_err("wrong on purpose").to_string().contains("only for memory and files"));
     }
 }

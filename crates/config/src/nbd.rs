@@ -92,7 +92,7 @@ impl NbdUrl {
             (true, Some(path)) if authority.is_empty() => NbdServer::Unix(path),
             (true, Some(_)) => {
                 let remedy = "write three slashes: nbd+unix:///EXPORT?socket=PATH";
-                return Err(UrlError::new("a Unix domain socket is on no host", remedy));
+                return Err(UrlError::new("a Unix domain socket has no host", remedy));
             }
             (true, None) => {
                 return Err(UrlError::new("the URL names no socket", "write nbd+unix:///EXPORT?socket=PATH"));
@@ -124,15 +124,12 @@ fn unknown(key: &str, number: usize) -> UrlError {
     let (problem, remedy) = match key {
         "socket" => ("only nbd+unix has a socket", FORMS),
         "tls-certificates" | "tls-hostname" => {
-            ("only a connection by TLS has this", "write nbds:// or nbds+unix://")
+            ("only TLS connections have this option", "write nbds:// or nbds+unix://")
         }
         _ => ("", "the options are socket with nbd+unix, and tls-certificates and tls-hostname with nbds"),
     };
     match problem {
-        "" => UrlError::new(
-            format!("option {number} after the ? is not known for the URL of an NBD export"),
-            remedy,
-        ),
+        "" => UrlError::new(format!("option {number} after the ? is not an option of NBD URLs"), remedy),
         problem => UrlError::new(format!("{key}: {problem}"), remedy),
     }
 }
@@ -239,7 +236,7 @@ mod tests {
             ("nbd://h/%00", "NUL"),
             ("nbd://h/d?socket=/s", "only nbd+unix has a socket"),
             ("nbd://h/d?tls-hostname=x", "write nbds://"),
-            ("nbds://h/d?tls-hostname=h&x=1", "option 2 after the ? is not known"),
+            ("nbds://h/d?tls-hostname=h&x=1", "option 2 after the ? is not an option"),
             ("nbd+unix:///d", "names no socket"),
             ("nbd+unix:///d?socket=", "socket has no value"),
             ("nbd+unix://h/d?socket=/s", "three slashes"),

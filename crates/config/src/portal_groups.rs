@@ -114,7 +114,7 @@ pub(super) fn check_port_ids(
             (ports.iter().filter(|port| port.group == group.tag).count(), usize::from(last - first) + 1);
         if needed > count {
             let what = format!(
-                "group {} has {needed} target ports, one for each target and protocol, and {count} numbers",
+                "group {} has {needed} target ports, one for each target and protocol, but only {count} identifiers",
                 group.tag
             );
             problems.add(&at.place, Fault::new(what, "write a larger range"));
@@ -122,8 +122,8 @@ pub(super) fn check_port_ids(
         let meets =
             |(_, other): &&(&Text, PortalGroup)| first <= other.port_ids.last && other.port_ids.first <= last;
         if let Some((_, other)) = given[..index].iter().find(meets) {
-            let what = format!("group {} has some of these numbers, too", other.tag);
-            problems.add(&at.place, Fault::new(what, "give each group numbers of its own"));
+            let what = format!("group {} has some of these identifiers, too", other.tag);
+            problems.add(&at.place, Fault::new(what, "give each group a separate range"));
         }
     }
 }
@@ -179,7 +179,10 @@ luns = []
             (of(1, "port_ids = '0-5'"), "`0-5` is not a range"),
             (of(1, "port_ids = '5'"), "write the first and the last number"),
             (of(1, "port_ids = '5-5'"), "group 1 has 2 target ports"),
-            (of(1, "port_ids = '1-9'") + &of(2, "port_ids = '9-20'"), "group 1 has some of these numbers"),
+            (
+                of(1, "port_ids = '1-9'") + &of(2, "port_ids = '9-20'"),
+                "group 1 has some of these identifiers",
+            ),
         ] {
             let problems = with(&groups).expect_err("it is wrong");
             assert!(problems.contains(what), "{groups}: {problems}");

@@ -56,7 +56,7 @@ impl RbdImage {
         let mut parts: Vec<&str> = text.split('/').collect();
         let last = parts.pop().unwrap_or_default();
         let (pool, namespace) = match parts[..] {
-            [] => return Err(fault("an image is in a pool, and none is named")),
+            [] => return Err(fault("the image's pool is missing")),
             [pool] => (pool, None),
             [pool, namespace] => (pool, Some(namespace)),
             _ => return Err(fault("there are too many slashes")),
@@ -72,7 +72,7 @@ impl RbdImage {
                 return Err(fault(&format!("the name of the {what} is empty")));
             }
             if name.contains(['@', '\0']) {
-                return Err(fault(&format!("the name of the {what} has a character that no name has")));
+                return Err(fault(&format!("the name of the {what} has an invalid character")));
             }
         }
         Ok(RbdImage {
@@ -119,10 +119,7 @@ impl RbdImage {
         };
         match option.split_once('=') {
             _ if is_given => {
-                return Err(ImageFault::new(
-                    format!("`{option}` is another value of one option"),
-                    "give it once",
-                ));
+                return Err(ImageFault::new(format!("`{option}` repeats an option"), "give it once"));
             }
             Some((_, "")) => return Err(ImageFault::new(format!("`{option}` has no value"), fix)),
             Some(("conf", path)) => self.conf = Some(path.into()),
@@ -169,14 +166,14 @@ mod tests {
 
     #[test]
     fn faults_name_what_is_wrong() {
-        assert!(fault("disk").contains("none is named"));
+        assert!(fault("disk").contains("pool is missing"));
         assert!(fault("a/b/c/d").contains("too many slashes"));
         assert!(fault("/disk").contains("the name of the pool is empty"));
         assert!(fault("p//disk").contains("the name of the namespace is empty"));
         assert!(fault("p/").contains("the name of the image is empty"));
         assert!(fault("p/disk@").contains("the name of the snapshot is empty"));
-        assert!(fault("p/disk@a@b").contains("the name of the snapshot has a character"));
-        assert!(fault("p@x/disk").contains("the name of the pool has a character"));
+        assert!(fault("p/disk@a@b").contains("the name of the snapshot has an invalid character"));
+        assert!(fault("p@x/disk").contains("the name of the pool has an invalid character"));
     }
 
     #[test]

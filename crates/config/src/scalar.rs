@@ -41,7 +41,7 @@ pub(super) fn size(text: &str) -> Result<u64, Fault> {
     let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     match bytes {
         Some(bytes) if bytes <= SIZE_MAX => Ok(bytes),
-        Some(_) | None => Err(Fault::new(format!("`{text}` is too large"), "stay below 8 EiB")),
+        Some(_) | None => Err(Fault::new(format!("`{text}` is too large"), "choose less than 8 EiB")),
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) fn duration(text: &str, least: Duration, most: Duration) -> Result<Du
     let number = digits.parse::<u64>().ok();
     let time = unit.zip(number).and_then(|(unit, n)| n.checked_mul(unit)).map(Duration::from_millis);
     match time {
-        None => Err(Fault::new(format!("`{text}` is not a time"), "write it like 15s, 500ms or 2m")),
+        None => Err(Fault::new(format!("`{text}` is not a time"), "write a time such as 15s, 500ms or 2m")),
         Some(time) if time < least || time > most => {
             let fix = format!("choose from {least:?} to {most:?}");
             Err(Fault::new(format!("`{text}` is out of range"), fix))
@@ -120,8 +120,8 @@ pub(super) fn core_list(text: &str, usable: &[usize]) -> Result<Vec<usize>, Faul
             }
         };
         if let Some(missing) = (first..=last).find(|core| !usable.contains(core)) {
-            let fix = format!("cores that may be used here: {}", show_cores(usable));
-            return Err(Fault::new(format!("core {missing} may not be used"), fix));
+            let fix = format!("choose from the available cores: {}", show_cores(usable));
+            return Err(Fault::new(format!("core {missing} is not available"), fix));
         }
         cores.extend(first..=last);
     }
@@ -197,8 +197,8 @@ pub(super) fn path(path: &Path, base: &Path, instead: &str) -> Result<PathBuf, F
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.is_empty() || bytes.contains(&0) {
         return Err(Fault::new(
-            "the path is empty or holds a zero byte",
-            "name a file, a folder or a device",
+            "the path is empty or contains a zero byte",
+            "name a file, a directory or a device",
         ));
     }
     Ok(base.join(path))
@@ -222,7 +222,7 @@ fn admin_address(text: &str, base: &Path) -> Result<AdminAddress, Fault> {
         let bytes = path.as_os_str().len();
         if bytes > SOCKET_PATH_MAX || text.contains('\0') || text.ends_with('/') {
             let what = format!("{} cannot be the path of a socket", path.display());
-            let fix = format!("name a file, its whole path at most {SOCKET_PATH_MAX} bytes long");
+            let fix = format!("name a file whose path has at most {SOCKET_PATH_MAX} bytes");
             return Err(Fault::new(what, fix));
         }
         return Ok(AdminAddress::Unix(path));
@@ -245,7 +245,7 @@ pub(super) fn network(text: &str) -> Result<Network, Fault> {
     let Some((address, prefix)) = parsed else {
         return Err(Fault::new(
             format!("`{text}` is not a network"),
-            "write it like 10.0.0.0/8, fd00::/64 or one address",
+            "write a network such as 10.0.0.0/8 or fd00::/64, or one address",
         ));
     };
     let network = Network { address: masked(address, prefix), prefix };
@@ -279,7 +279,7 @@ pub(super) fn iscsi_name(text: &str) -> Result<String, Fault> {
         return Err(Fault::new(what, "shorten it"));
     }
     if let Some(bad) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "-.:".contains(*c))) {
-        let what = format!("an iSCSI name may not hold {bad:?}");
+        let what = format!("an iSCSI name must not contain {bad:?}");
         return Err(Fault::new(what, "use letters, digits, `-`, `.` and `:` only"));
     }
     let hex = |digits: &str, lengths: &[usize]| {
@@ -340,8 +340,8 @@ pub(super) fn printable(text: &str, most: usize) -> Result<String, Fault> {
     if (1..=most).contains(&text.len()) && printable && text.trim() == text {
         return Ok(text.into());
     }
-    let fix = format!("use 1 to {most} printable ASCII characters, no blank at either end");
-    Err(Fault::new(format!("{text:?} does not fit"), fix))
+    let fix = format!("use 1 to {most} printable ASCII characters, without a space at either end");
+    Err(Fault::new(format!("{text:?} is empty, too long, or has characters that are not allowed"), fix))
 }
 
 #[cfg(test)]

@@ -39,7 +39,8 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
     let mut number = None;
     let mut parts = split(text).into_iter();
     let Some((store, rest)) = parts.next().as_deref().and_then(|first| owned_split(first, ':')) else {
-        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G, block:/dev/sdb, rbd:POOL/IMAGE, \
+        let fix = "write KIND:ARGUMENT, such as ram:1G, null:1T, file:/srv/disk.img,size=10G, block:/dev/sdb, \
+        rbd:POOL/IMAGE, \
                    nbd://HOST/EXPORT or iscsi://HOST/TARGET/LUN";
         problems.add(&place, Fault::new("a LUN starts with its store", fix));
         return (lun, number);

@@ -121,7 +121,7 @@ fn portals(raw: &RawTarget, index: &Index<'_>, problems: &mut Collector<'_>) -> 
                 name.map(str::to_string).or_else(|| listen.map(|listen| listen.to_string()))
             };
             let known: Vec<String> = index.portals.iter().filter_map(show).collect();
-            let what = format!("no portal is called `{}`", at.value);
+            let what = format!("there is no portal `{}`", at.value);
             problems.add(&at.place, Fault::new(what, suggest(&at.value, known.iter().map(String::as_str))));
         }
     }
@@ -186,7 +186,7 @@ fn find_lun(at: &At<String>, index: &Index<'_>, problems: &mut Collector<'_>) ->
     let found = index.luns.get(at.value.as_str()).copied();
     if found.is_none() {
         let fix = suggest(&at.value, index.luns.keys().copied());
-        problems.add(&at.place, Fault::new(format!("no LUN is called `{}`", at.value), fix));
+        problems.add(&at.place, Fault::new(format!("there is no LUN `{}`", at.value), fix));
     }
     found
 }
@@ -252,9 +252,8 @@ fn each<T>(
     problems: &mut Collector<'_>,
 ) -> Option<Vec<T>> {
     if list.as_ref().is_some_and(Vec::is_empty) {
-        let fix =
-            "remove the group or set `deny = true` to let nobody in; remove this key to let everybody in";
-        problems.add(place, Fault::new("an empty list matches nobody", fix));
+        let fix = "remove the group or set `deny = true` to admit no one; remove this key to admit everyone";
+        problems.add(place, Fault::new("an empty list matches no one", fix));
         return None;
     }
     let all: Vec<Option<T>> =
@@ -341,8 +340,9 @@ fn secret(
         }
     };
     if !(SECRET_MIN..=SECRET_MAX).contains(&bytes.len()) {
-        let what = format!("the secret has {} bytes, CHAP needs {SECRET_MIN} to {SECRET_MAX}", bytes.len());
-        problems.add(&at.place, Fault::new(what, "use 16 random characters; Windows takes 12 to 16"));
+        let what =
+            format!("the secret has {} bytes; CHAP secrets have {SECRET_MIN} to {SECRET_MAX}", bytes.len());
+        problems.add(&at.place, Fault::new(what, "use 16 random characters; Windows accepts 12 to 16"));
         return None;
     }
     Some(At::new(bytes, &at.place))
@@ -379,5 +379,11 @@ fn plain_text(text: &str) -> Result<String, Fault> {
     if (1..=TEXT_MAX).contains(&text.len()) && !text.chars().any(char::is_control) {
         return Ok(text.into());
     }
-    Err(Fault::new(format!("{text:?} does not fit"), format!("use 1 to {TEXT_MAX} bytes of plain text")))
+    Err(Fault::new(
+        format!("{text:?} is empty, too long, or has characters that are not allowed"),
+        format!(
+            "use 1 to \
+    {TEXT_MAX} bytes of plain text"
+        ),
+    ))
 }

@@ -177,11 +177,11 @@ chap = { user = "u", secret = "short" }
         "lunette.toml:14:1: lun[2].blocksize: unknown key; did you mean `block_size`?",
         "lunette.toml:15:13: lun[2].read_only: this is a string; write true or false",
         "lunette.toml:18:8: target[0].name: `disk` is not an iSCSI name; write iqn.",
-        "lunette.toml:19:17: target[0].luns[0].lun: no LUN is called `bb`; did you mean `b`?",
+        "lunette.toml:19:17: target[0].luns[0].lun: there is no LUN `bb`; did you mean `b`?",
         "lunette.toml:19:63: target[0].luns[2].number: this LUN number (1) is already used by target[0].luns[1].number (line 19); ",
-        "lunette.toml:20:12: target[0].portals[0]: no portal is called `back`; ",
+        "lunette.toml:20:12: target[0].portals[0]: there is no portal `back`; ",
         "lunette.toml:23:13: target[0].group[0].networks[0]: `192.0.2.1/24` has bits set beyond its prefix; write 192.0.2.0/24",
-        "lunette.toml:24:31: target[0].group[0].chap.secret: the secret has 5 bytes, CHAP needs 12 to 255; ",
+        "lunette.toml:24:31: target[0].group[0].chap.secret: the secret has 5 bytes; CHAP secrets have 12 to 255; ",
     ];
     let found = faults(text);
     for (line, expected) in found.lines().zip(expected) {
@@ -218,7 +218,7 @@ fn a_portal_says_what_is_spoken_there() {
 #[test]
 fn a_file_must_have_something_to_serve() {
     let found = faults("");
-    assert!(found.contains("lun: there is none") && found.contains("target: there is none"), "{found}");
+    assert!(found.contains("lun: there are none") && found.contains("target: there are none"), "{found}");
     let found = faults("[[lun]]\nname = 'a'\n[[target]]\nname = 'iqn.2026-11.io.lunette:x'\n");
     assert!(
         found.contains("lun[0]: the LUN has no store; add one of ram, null, file, block, url"),
@@ -262,7 +262,7 @@ fn a_group_with_an_empty_list_is_a_fault() {
             );
             let found = faults(&text);
             let expected =
-                format!("target[0].group[0].{key}: an empty list matches nobody; remove the group");
+                format!("target[0].group[0].{key}: an empty list matches no one; remove the group");
             assert!(found.contains(&expected), "{found}");
         }
     }
@@ -569,15 +569,12 @@ fn devices_listen_where_they_have_something_to_carry() {
     let alone = good(&with("rdma = 'only'")).portals[0].transports;
     assert_eq!(alone, Transports { iscsi: false, ..Transports::DEFAULT });
     let text = faults(&with("rdma = 'only', transports = ['iscsi', 'iser']"));
-    assert!(
-        text.contains("portal[0].rdma: iSCSI is over TCP, which does not listen at this portal"),
-        "{text}"
-    );
+    assert!(text.contains("portal[0].rdma: iSCSI needs TCP, on which this portal does not listen"), "{text}");
     let text = faults(&with("rdma = 'only'").replace("::1", "[::1]:0"));
     assert!(text.contains("portal[0].rdma: RDMA devices alone cannot choose a free port"), "{text}");
     assert!(faults(&with("rdma = 'also'")).contains("write true, false or \"only\""));
     let text = faults(&with("rdma = true, transports = ['iscsi']"));
-    assert!(text.contains("portal[0].rdma: RDMA devices carry nothing that this portal offers"), "{text}");
+    assert!(text.contains("portal[0].rdma: this portal offers no protocol for RDMA devices"), "{text}");
     let config = options(|o| {
         o.listen = vec!["127.0.0.1".into(), "::1".into()];
         o.rdma = true;
@@ -683,8 +680,8 @@ fn an_image_and_how_its_cluster_is_reached_are_read_from_a_file() {
         (Some("me"), Some("snap"), true)
     );
     for (text, words) in [
-        ("ram = \"1M\"\nclient = \"me\"", "only an image (rbd) has this"),
-        ("rbd = \"disk\"", "an image is in a pool, and none is named"),
+        ("ram = \"1M\"\nclient = \"me\"", "only a Ceph image (rbd) has this"),
+        ("rbd = \"disk\"", "the image's pool is missing"),
         ("rbd = \"p/disk\"\nram = \"1M\"", "more than one store"),
     ] {
         let problems = lun(text).expect_err(text).to_string();
@@ -709,8 +706,8 @@ fn logins_are_redirected_to_portals_that_take_them() {
     }
     for (other, portals, why) in [
         ("drain = '30s'", all, "which is drained"),
-        ("redirect = '192.0.2.1'", all, "which redirects them as well"),
-        ("transports = ['srp']", all, "which takes no iSCSI logins"),
+        ("redirect = '192.0.2.1'", all, "which redirects them, too"),
+        ("transports = ['srp']", all, "which accepts no iSCSI logins"),
         ("", "portals = ['192.0.2.1']", "which does not serve iqn.2026-11.a:disk"),
     ] {
         let found = faults(&with("", other, portals));
@@ -735,12 +732,12 @@ fn a_redirect_to_an_address_of_this_machine_is_one_to_the_portal_that_listens_th
     let wild = "listen = '0.0.0.0:3261'";
     let (drained, back) = (format!("{wild}, drain = '30s'"), format!("{wild}, redirect = '192.0.2.1:3260'"));
     for (portals, why) in [
-        (["listen = '0.0.0.0', redirect = '192.0.2.1:3261'", &back], "which redirects them as well"),
+        (["listen = '0.0.0.0', redirect = '192.0.2.1:3261'", &back], "which redirects them, too"),
         (["listen = '0.0.0.0', redirect = '192.0.2.1:3261'", &drained], "which is drained"),
         (["listen = '0.0.0.0', redirect = '127.0.0.1:3261'", &drained], "which is drained"),
         (
             ["listen = '[::]', redirect = '[2001:db8::1]', drain = '30s'", wild],
-            "which is an address of this portal, and that is drained",
+            "which is an address of this portal, which is drained",
         ),
     ] {
         let found = faults(&with(&portals));

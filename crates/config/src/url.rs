@@ -169,9 +169,8 @@ impl Url {
             "target_user" => self.target_identity().name = value,
             "target_password" => self.target_identity().secret = value.into_bytes(),
             _ => {
-                let problem = format!("option {number} after the ? is not known for such a URL");
-                let remedy =
-                    format!("the options are {OPTIONS}, each with = and a value, and & between them");
+                let problem = format!("option {number} after the ? is not an option of such URLs");
+                let remedy = format!("the options are {OPTIONS}; write each as NAME=VALUE, separated by &");
                 return Err(UrlError::new(problem, remedy));
             }
         }
@@ -188,18 +187,21 @@ impl Url {
         match self.protocol {
             Protocol::Iscsi if self.crc => {
                 let remedy = "write header_digest=crc32c and data_digest=crc32c";
-                return Err(UrlError::new("only iWARP, below iSER and SRP, has a CRC of its own", remedy));
+                return Err(UrlError::new(
+                    "only iSER and SRP have a CRC option, for the iWARP below them",
+                    remedy,
+                ));
             }
             Protocol::Iser | Protocol::Srp if has_digests => {
                 let problem = "iSER and SRP have no digests (RFC 7145 section 6.1)";
-                return Err(UrlError::new(problem, "write crc=on in the URL: iWARP then sums everything"));
+                return Err(UrlError::new(problem, "write crc=on in the URL for checksums over everything"));
             }
             Protocol::Srp if has_chap => {
                 let remedy = "leave user and secret out: targets identify an initiator by port and address";
                 return Err(UrlError::new("SRP has no CHAP", remedy));
             }
             Protocol::Aoe if has_digests || self.crc => {
-                let problem = "AoE has no digests but Ethernet's own";
+                let problem = "AoE has no digests except Ethernet's";
                 return Err(UrlError::new(problem, "leave them out"));
             }
             Protocol::Aoe if has_chap => {
@@ -238,7 +240,7 @@ impl Url {
             return Err(UrlError::new("the target's half of mutual CHAP is not complete", remedy));
         }
         match &self.user {
-            None => Err(UrlError::new("mutual CHAP needs our own name too", remedy)),
+            None => Err(UrlError::new("mutual CHAP also needs the initiator's user and secret", remedy)),
             Some(own) if own.secret == target.secret => {
                 let problem = "both directions of CHAP have the same secret (RFC 7143 section 9.2.1)";
                 Err(UrlError::new(problem, "choose two"))
@@ -636,7 +638,7 @@ mod tests {
         assert!(fault("iscsi://me@h").contains("user%secret@"));
         assert!(fault("iscsi://me%a%zz@h").contains("%25"));
         assert!(fault("iscsi://me%a@h?target_user=it").contains("target_password"));
-        assert!(fault("iscsi://h?target_user=it&target_password=x").contains("our own name"));
+        assert!(fault("iscsi://h?target_user=it&target_password=x").contains("the initiator's user"));
         assert!(fault("iscsi://me%a@h?target_user=it&target_password=a").contains("same secret"));
         assert!(fault("iscsi://h?digest=crc32c").contains("header_digest"));
         assert!(fault("iscsi://h?initiator_name=me").contains("not an iSCSI name"));

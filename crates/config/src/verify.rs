@@ -45,7 +45,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     let state_dir = match &raw.state_dir {
         None => Some(None),
         Some(at) => {
-            let folder = scalar::path(&at.value, &machine.base, "name a folder of this machine");
+            let folder = scalar::path(&at.value, &machine.base, "name a directory of this machine");
             problems.check(&at.place, folder).map(Some)
         }
     };
@@ -101,7 +101,7 @@ fn can_number_ports(config: &Config, problems: &mut Collector<'_>) -> bool {
     let can = ports <= usize::from(u16::MAX);
     if !can {
         let place = Place { path: "target".into(), offset: Some(0) };
-        let what = format!("{ports} target ports: one for each target, portal group and protocol");
+        let what = format!("there are {ports} target ports, one for each target, portal group and protocol");
         problems
             .add(&place, Fault::new(what, format!("at most {} can be numbered; set `portals`", u16::MAX)));
     }
@@ -122,7 +122,7 @@ fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
         let place = Place { path: (*name).into(), offset: Some(0) };
         problems.add(
             &place,
-            Fault::new("there is none, so nothing would be served", format!("add a [[{name}]] table")),
+            Fault::new("there are none, so nothing would be served", format!("add a [[{name}]] table")),
         );
     }
 }
@@ -246,12 +246,10 @@ fn check_redirects(
         let lacks = |target: &&Target| target.portals.contains(&index) && !target.portals.contains(&to);
         let unserved = targets.iter().find(lacks).map(|target| format!("does not serve {}", target.name));
         let why = match (drain, redirect) {
-            (Some(_), _) if to == index => {
-                Some("is an address of this portal, and that is drained".to_owned())
-            }
+            (Some(_), _) if to == index => Some("is an address of this portal, which is drained".to_owned()),
             (Some(_), _) => Some("is drained".to_owned()),
-            (None, Some(next)) if *next != address => Some("redirects them as well".to_owned()),
-            (None, _) if !transports.any_iscsi() => Some("takes no iSCSI logins".to_owned()),
+            (None, Some(next)) if *next != address => Some("redirects them, too".to_owned()),
+            (None, _) if !transports.any_iscsi() => Some("accepts no iSCSI logins".to_owned()),
             (None, _) => unserved,
         };
         if let Some(why) = why {
@@ -259,7 +257,7 @@ fn check_redirects(
             let fix = if to == index {
                 "write the address of another portal, here or on another machine, or remove `redirect`"
             } else {
-                "write the address of a portal that takes them, or change that one first"
+                "write the address of a portal that accepts them, or change that one first"
             };
             problems.add(&at.place, Fault::new(what, fix));
         }
@@ -298,7 +296,7 @@ fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>
     let carries = transports.iser || transports.srp;
     if !carries && at.place.offset.is_some() {
         let fix = "add \"iser\" or \"srp\" to its `transports`, or leave `rdma` out";
-        problems.add(&at.place, Fault::new("RDMA devices carry nothing that this portal offers", fix));
+        problems.add(&at.place, Fault::new("this portal offers no protocol for RDMA devices", fix));
     }
     if carries { at.value } else { ByDevice::No }
 }
@@ -313,7 +311,7 @@ fn alone(
 ) {
     if portal.transports.is_some() && transports.iscsi {
         let fix = "leave \"iscsi\" out of its `transports`, or write `rdma = true`";
-        problems.add(place, Fault::new("iSCSI is over TCP, which does not listen at this portal", fix));
+        problems.add(place, Fault::new("iSCSI needs TCP, on which this portal does not listen", fix));
     }
     if listen.is_some_and(|listen| listen.port() == 0) {
         problems.add(
@@ -445,14 +443,14 @@ fn store(
         );
     }
     if raw.file.is_none() {
-        refuse(&raw.size, "only a file has a size of its own", problems);
+        refuse(&raw.size, "only a file takes a size", problems);
     }
     if raw.rbd.is_none() {
         let options = [&raw.conf, &raw.client, &raw.keyring];
-        options.into_iter().for_each(|option| refuse(option, "only an image (rbd) has this", problems));
+        options.into_iter().for_each(|option| refuse(option, "only a Ceph image (rbd) has this", problems));
     }
     if raw.ram.is_none() {
-        refuse(&raw.huge_pages, "only a disk in memory chooses its pages", problems);
+        refuse(&raw.huge_pages, "only a disk in memory has this", problems);
     }
     if let Some(at) = &raw.ram {
         let pages = huge_pages(&raw.huge_pages, problems);
@@ -555,7 +553,7 @@ fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<St
         None => Err(Fault::new(
             "no serial number can be derived here: this machine has no identity (/etc/machine-id is missing or empty), \
              and another machine could serve another disk under the same one",
-            "set `serial` to a text that no other disk has, or make an identity with systemd-machine-id-setup",
+            "set `serial` to a text that no other disk has, or create an identity with systemd-machine-id-setup",
         )),
     };
     let text = match store {

@@ -17,11 +17,9 @@ pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) 
     secrets(raw, problems);
     admin_access(raw, config, problems);
     if let Some(cluster) = raw.cluster.as_ref().filter(|_| !config.luns.iter().any(|lun| lun.is_shared)) {
-        let what = "no LUN is shared by gateways";
-        problems.add(
-            &cluster.place,
-            Fault::new(what, "write access = \"one\" in those that are, or remove this"),
-        );
+        let what = "no LUN is shared between gateways";
+        problems
+            .add(&cluster.place, Fault::new(what, "set access = \"one\" for shared LUNs, or remove this"));
     }
     for (raw, target) in raw.targets.iter().zip(&config.targets) {
         groups(raw, target, problems);
@@ -88,7 +86,7 @@ fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     };
     if all > room.bytes {
         let what = format!(
-            "disks in memory have {} together, and this process may use {} ({}): when they fill, the kernel ends it",
+            "disks in memory have {} together, and this process may use {} ({}): if they fill up, the kernel kills it",
             format_size(all),
             rounded(room.bytes),
             room.said_by.display()
@@ -139,8 +137,9 @@ fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
         AdminPlace::At(AdminAddress::Tcp(address)) => {
             let is_safe = config.admin_access.identity.is_some() || address.ip().is_loopback();
             if let Some(at) = raw.admin_token_file.as_ref().filter(|_| !is_safe) {
-                let what =
-                    format!("tokens travel to {address} unencrypted: whoever reads the traffic has them");
+                let what = format!(
+                    "tokens travel to {address} unencrypted: anyone who can read the traffic can use them"
+                );
                 let set = match is_option(&at.place) {
                     true => "add --admin-certificate and --admin-key",
                     false => "set admin_certificate and admin_key",
@@ -176,7 +175,7 @@ fn groups(raw: &RawTarget, target: &Target, problems: &mut Collector<'_>) {
         let place = |raw: &RawGroup| raw.name.as_ref().map_or(raw.place.clone(), |at| at.place.clone());
         let before = raw.groups.get(first).map_or(String::new(), |raw| problems.locate(&place(raw)));
         let what = format!(
-            "this group is never reached: all that it matches, `{}` matches first, at {before}",
+            "this group is never reached: `{}`, at {before}, matches all of its members first",
             target.groups[first].name
         );
         problems.add(&place(raw_group), Fault::new(what, "move it before that one, or remove it"));

@@ -268,7 +268,7 @@ impl srp::login::Access for Directory {
         let forbidden = |why: String| refused(RejectReason::UNABLE_TO_ESTABLISH, &why);
         let matched = self.group_for(target, &initiator, applicant.from.ip()).map_err(forbidden)?;
         if let Some(group) = matched.filter(|group| group.chap.is_some()) {
-            return Err(forbidden(format!("group {} asks for CHAP, which SRP does not have", group.name)));
+            return Err(forbidden(format!("group {} requires CHAP, which SRP does not have", group.name)));
         }
         let Portal { group, drain, .. } = self.config.portals[portal];
         if drain.is_some() {
@@ -283,7 +283,7 @@ impl srp::login::Access for Directory {
             return Err(refused(RejectReason::CHANNEL_LIMIT, &why));
         }
         if !self.registry.has_room(&ports, target.sessions_max) {
-            let why = "the target has no room for another session (sessions_max)";
+            let why = "the target has no free slot for another session (sessions_max)";
             return Err(refused(RejectReason::INSUFFICIENT_RESOURCES, why));
         }
         Ok(others > 0)
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(admit(0xb, here, false), Ok(false));
         let why = |refused: Result<bool, (RejectReason, String)>| refused.expect_err("refused");
         let (reason, text) = why(admit(0xc, here, false));
-        assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && text.contains("asks for CHAP"), "{text}");
+        assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && text.contains("requires CHAP"), "{text}");
         let (_, text) = why(admit(0xb00, here, false));
         let port = srp::login::port_name(&0xb00_u128.to_be_bytes());
         let target = &directory.config.targets[1].name;

@@ -218,7 +218,7 @@ impl<I: Io> Changes<I> {
                 self.is_new(lun, Some(index))?;
                 if lun.serial == config.luns[index].serial {
                     return Err(format!(
-                        "LUN {} has the serial number of {name}, by which its reservations are kept: remove {name} before",
+                        "LUN {} has the serial number of {name}, under which its reservations are kept: remove {name} first",
                         lun.name
                     ));
                 }
@@ -251,12 +251,12 @@ impl<I: Io> Changes<I> {
             StepOfChange::AddTarget(name)
                 if self.config.targets.iter().any(|target| target.name == *name) =>
             {
-                return Err(format!("there is a target {name} already"));
+                return Err(format!("target {name} already exists"));
             }
             StepOfChange::AddPortal(address) | StepOfChange::ChangePortal(address) => {
                 let mut cores = config.portals.iter().flat_map(|portal| &portal.cores);
                 if cores.any(|core| !config.cores.contains(core)) {
-                    return Err(format!("portal {address} has cores that are used at the next start only"));
+                    return Err(format!("portal {address} has cores that will be used only after a restart"));
                 }
                 (None, None)
             }
@@ -264,7 +264,7 @@ impl<I: Io> Changes<I> {
                 let interface = config.aoe.iter().find(|interface| interface.name == *name);
                 let mut cores = interface.into_iter().flat_map(|interface| &interface.cores);
                 if cores.any(|core| !config.cores.contains(core)) {
-                    return Err(format!("interface {name} has cores that are used at the next start only"));
+                    return Err(format!("interface {name} has cores that will be used only after a restart"));
                 }
                 (None, None)
             }
@@ -458,7 +458,7 @@ impl<I: Io> Changes<I> {
         }
         match self.leaving.iter().find(|gone| gone.serial == lun.serial) {
             Some(Gone { name, .. }) => Err(format!(
-                "LUN {name}, which had this serial number, is removed, but what was begun there has not ended yet"
+                "LUN {name}, which had this serial number, is being removed, but its commands have not ended yet"
             )),
             None => Ok(()),
         }

@@ -186,14 +186,13 @@ impl fmt::Display for NotSaved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             NotSaved::NotFlushed => {
-                "a store could not be flushed: writes that were not made durable before may be lost (see the log)"
+                "a store could not be flushed: writes that were not durable yet may be lost (see the log)"
             }
             NotSaved::Misplaced => {
-                "a file or device was deleted or moved while it was served: what was written to it is not at its path (see \
-                 the log)"
+                "a file or device was deleted or moved while it was served: its data is not at its path (see the log)"
             }
             NotSaved::State => {
-                "the state directory could not be made durable: a power cut may lose kept reservations (see the log)"
+                "the state directory could not be made durable: a power failure may lose saved reservations (see the log)"
             }
         })
     }
@@ -348,7 +347,7 @@ impl Daemon {
         let housekeeper = self.housekeeper.take();
         if housekeeper.is_some_and(|housekeeper| !housekeeper.join().unwrap_or(false)) {
             tracing::error!(
-                "the state directory could not be made durable: a power cut may lose kept reservations"
+                "the state directory could not be made durable: a power failure may lose saved reservations"
             );
             outcome = outcome.and(Err(NotSaved::State));
         }
@@ -426,7 +425,7 @@ fn prepare(config: &mut Config) -> Result<i32, StartError> {
     if let Some(dir) = &config.state_dir {
         state::make_directory(dir).map_err(|error| {
             StartError(format!(
-                "state directory {}: {error}; make it, or name another with --state-dir",
+                "state directory {}: {error}; create it, or name another with --state-dir",
                 dir.display()
             ))
         })?;
@@ -453,7 +452,8 @@ fn raise_descriptor_limit(config: &Config) -> Option<u64> {
         tracing::warn!(
             limit,
             wanted,
-            "fewer files may be open than sessions_max and logins_max allow connections: raise LimitNOFILE or ulimit -n"
+            "the limit of open files is lower than the number of connections that sessions_max and logins_max allow: \
+             raise LimitNOFILE or ulimit -n"
         );
     }
     limit
@@ -492,8 +492,8 @@ fn open_doors(config: &Config, mut given: Vec<(String, TcpListener)>) -> Result<
     for (name, socket) in &given {
         if !config.portals.iter().any(|portal| at(portal, socket)) {
             return Err(StartError(format!(
-                "the socket {name} that the service manager has opened listens on {}, where no portal is; add [[portal]] with \
-                 that `listen`, or remove it there",
+                "the socket {name} of the service manager listens on {}, which no portal uses; add a [[portal]] with \
+                 that `listen`, or remove the socket",
                 bound(socket)?
             )));
         }
@@ -517,7 +517,7 @@ fn bind(portal: &Portal, patience: &mut Duration) -> Result<Option<TcpListener>,
     let listener = listen(portal.listen, patience, std::thread::sleep).map_err(|error| {
         let fix = match error.kind() {
             ErrorKind::AddrInUse => "is another target running there? choose another port with --listen",
-            ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
+            ErrorKind::AddrNotAvailable => "no interface of this machine has this address",
             ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
             _ => "check the address",
         };
@@ -586,8 +586,8 @@ fn listen_by_device(portal: &Portal, address: SocketAddr) -> Result<Option<Liste
         let is_taken = matches!(&error, rdma::verbs::Error::System { error, .. } if error.kind() == ErrorKind::AddrInUse);
         if is_taken && portal.rdma == ByDevice::Too {
             return StartError(format!(
-                "no RDMA device can listen on {address}, where TCP does: {error}; with an iWARP device that has the ports \
-                 of TCP, say rdma = \"only\" of this portal in the file, and have another one for TCP"
+                "no RDMA device can listen on {address} together with TCP: {error}; for an iWARP device, which uses \
+                 TCP's ports, set rdma = \"only\" for this portal in the file, and add another one for TCP"
             ));
         }
         StartError(format!(
@@ -780,7 +780,7 @@ fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
     match started.recv() {
         Ok(Ok(())) => Ok(thread),
         Ok(Err(error)) => Err(StartError(format!("core {number} cannot start: {error}"))),
-        Err(_) => Err(StartError(format!("core {number} ended while it started"))),
+        Err(_) => Err(StartError(format!("core {number} ended during the start"))),
     }
 }
 

@@ -104,7 +104,7 @@ impl Gateways {
     pub(crate) fn activate(&self, unit: u32) -> Result<Moving, String> {
         let running = self.running.iter().find(|(number, _)| *number == unit);
         let (Some(cluster), Some((_, running))) = (&self.cluster, running) else {
-            return Err("gateways do not share it".into());
+            return Err("it is not shared between gateways".into());
         };
         let (outbox, outcome) = mpsc::channel();
         let _ = running.inbox.send(GatewayEvent::Want(Wanter::Person(outbox)));

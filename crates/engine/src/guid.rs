@@ -16,7 +16,7 @@ pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
     let Some(dir) = state_dir else {
         let guid = make()?;
         tracing::warn!(
-            "SRP target ports are named {guid:016x} until the daemon ends: --srp-guid or --state-dir keeps the name"
+            "SRP target ports are named {guid:016x} until the daemon ends: set --srp-guid or --state-dir to keep the name"
         );
         return Ok(guid);
     };
@@ -27,22 +27,22 @@ pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
     match std::fs::read_to_string(&path) {
         Ok(text) => {
             let guid = config::parse_guid(text.trim_end());
-            guid.map_err(|_| fault("the GUID of SRP is damaged".into()))
+            guid.map_err(|_| fault("the SRP GUID file is damaged".into()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let guid = make()?;
             let written = Keeper::default().replace(&path, format!("{guid:016x}\n").as_bytes(), false);
-            written.map_err(|error| fault(format!("the GUID of SRP cannot be kept: {error}")))?;
+            written.map_err(|error| fault(format!("the SRP GUID cannot be saved: {error}")))?;
             Ok(guid)
         }
-        Err(error) => Err(fault(format!("the GUID of SRP cannot be read: {error}"))),
+        Err(error) => Err(fault(format!("the SRP GUID cannot be read: {error}"))),
     }
 }
 
 /// An EUI-64 that belongs to nobody: random except for the OUI, which is locally administered.
 fn make() -> Result<u64, String> {
     let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| format!("no random bits for the GUID of SRP: {error}"))?;
+    getrandom::fill(&mut bytes).map_err(|error| format!("no random bits for the SRP GUID: {error}"))?;
     bytes[..OUI.len()].copy_from_slice(&OUI);
     Ok(u64::from_be_bytes(bytes))
 }
@@ -60,6 +60,6 @@ mod tests {
         assert_ne!(find_or_make(None), find_or_make(None));
         std::fs::write(dir.path().join(FILE), "no GUID").expect("written");
         let fault = find_or_make(Some(dir.path())).expect_err("damaged");
-        assert!(fault.contains("srp-guid: the GUID of SRP is damaged"), "{fault}");
+        assert!(fault.contains("srp-guid: the SRP GUID file is damaged"), "{fault}");
     }
 }

@@ -130,11 +130,11 @@ impl<I: Io> Housekeeper<I> {
         let next = u128::from_be_bytes(identity(&String::from_utf8_lossy(&before)).naa);
         if let Err(error) = keeper.replace(&path, format!("{next:032x}\n").as_bytes(), true) {
             reactor::limited!(
-                "losses that could not be kept",
+                "losses that could not be saved",
                 tracing::Level::ERROR,
                 path = %path.display(),
                 %error,
-                "that writes were lost could not be kept: is the state directory writable?"
+                "a loss of writes could not be recorded: is the state directory writable?"
             );
         }
     }
@@ -144,18 +144,18 @@ impl<I: Io> Housekeeper<I> {
         let path = reservations_path(dir, serial);
         let Err(error) = keeper.replace(&path, state, is_final) else { return true };
         reactor::limited!(
-            "reservations that could not be kept",
+            "reservations that could not be saved",
             tracing::Level::ERROR,
             path = %path.display(),
             %error,
-            "reservations could not be kept: is the state directory writable?"
+            "reservations could not be saved: is the state directory writable?"
         );
         if !keeper.is_settled() {
             reactor::limited!(
                 "saved state that may not be durable",
                 tracing::Level::ERROR,
                 path = %path.display(),
-                "what was kept before may be gone after a power cut, although it holds: it is put back until that is durable"
+                "the previous state still applies, but a power failure may lose it: it is rewritten until it is durable"
             );
         }
         false
@@ -176,8 +176,8 @@ pub(crate) fn restore(
     let path = reservations_path(state_dir, serial);
     let unusable = |what: String, cure: &str| {
         Err(format!(
-            "{}: kept reservations {what}; {cure}, or remove it to forget them and whether a SANITIZE or FORMAT UNIT \
-             failed, and start again",
+            "{}: saved reservations {what}; {cure}, or remove it to discard them and any failed SANITIZE or FORMAT \
+             UNIT, and start again",
             path.display()
         ))
     };
@@ -188,8 +188,8 @@ pub(crate) fn restore(
                     tracing::warn!(
                         path = %path.display(),
                         %port,
-                        "kept registrations are of a target port that is not there any more: they stay, but no session \
-                         can use them; bring the target and portal group back, or PREEMPT or CLEAR them"
+                        "saved registrations belong to a target port that no longer exists: they stay, but no session \
+                         can use them; restore the target and portal group, or PREEMPT or CLEAR them"
                     );
                 }
                 Ok(())

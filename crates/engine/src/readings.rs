@@ -102,7 +102,7 @@ pub(crate) fn reservation(holders: &Holders, initiators: Initiators<'_>) -> Opti
     let Holders { persistent, registered, reserved, list } = holders;
     if !list.is_empty() {
         let holders = list.iter().map(ToString::to_string).collect();
-        return Some(ReservationReading { kind: "reserve list of AoE", holders });
+        return Some(ReservationReading { kind: "AoE reserve list", holders });
     }
     if let Some(nexus) = reserved {
         let holders = initiators(nexus.0).into_iter().collect();

@@ -173,7 +173,7 @@ impl Served {
 pub(crate) fn warn_of_blocks(lun: &Lun) {
     if let (Some(address), None) = (lun.aoe, lun.export()) {
         let (name, block_bytes) = (&lun.name, lun.block_bytes);
-        tracing::error!(lun = %name, "it has {block_bytes}-byte blocks, so AoE does not serve it as {address}");
+        tracing::error!(lun = %name, "it has {block_bytes}-byte blocks, so it is not served over AoE as {address}");
     }
 }
 

@@ -61,10 +61,10 @@ impl Keeper {
         for (path, state) in std::mem::take(&mut self.unsettled) {
             match self.write(&path, &state) {
                 Ok(()) => reactor::limited!(
-                    "saved state that is durable now",
+                    "saved state that is durable",
                     tracing::Level::WARN,
                     path = %path.display(),
-                    "the saved state is durable now"
+                    "the saved state is durable"
                 ),
                 Err(error) => {
                     tracing::debug!(path = %path.display(), %error, "the saved state is still not durable");

@@ -16,7 +16,7 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const PORT_FREE: u16 = 1024;
 
 /// What to do about an image file that is served as a raw disk.
-pub(crate) const IMAGE_REMEDY: &str = "make a raw one of it: qemu-img convert -O raw";
+pub(crate) const IMAGE_REMEDY: &str = "convert it: qemu-img convert -O raw";
 
 /// This machine.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ fn huge_pages(setting: Option<&str>) -> Result<(), Fault> {
     match setting {
         None => Err(Fault::new("this kernel has no transparent huge pages", "write `auto` or `never`")),
         Some(text) if text.contains("[never]") => Err(Fault::new(
-            "this machine gives nobody huge pages",
+            "huge pages are disabled on this machine",
             format!("as root: echo madvise > {HUGE_PAGES}"),
         )),
         Some(_) => Ok(()),
@@ -89,7 +89,7 @@ fn store(lun: &Lun) -> Result<(), Fault> {
 
 /// What is wrong with serving an image file as a raw disk.
 pub(crate) fn image_problem(path: &Path, format: &str) -> String {
-    format!("{}: this is a {format} image: initiators see its bytes, and not the disk in it", path.display())
+    format!("{}: this is a {format} image: initiators see its bytes, not the disk in it", path.display())
 }
 
 /// Whether this machine has an address.
@@ -102,9 +102,9 @@ fn address(listen: SocketAddr) -> Result<(), Fault> {
         let ip = listen.ip();
         let what = match error.kind() {
             ErrorKind::AddrNotAvailable => format!("this machine does not have the address {ip}"),
-            _ => format!("{ip} cannot be listened on: {error}"),
+            _ => format!("cannot listen on {ip}: {error}"),
         };
-        Fault::new(what, "choose one that `ip address` shows, or 0.0.0.0 or [::] for all")
+        Fault::new(what, "choose one of those that `ip address` shows, or 0.0.0.0 or [::] for all")
     })
 }
 
@@ -119,9 +119,9 @@ fn port(listen: SocketAddr) -> Result<(), Fault> {
         }
         ErrorKind::AddrInUse => Fault::new(
             format!("port {} is in use now, by a running daemon?", listen.port()),
-            "if not by one with this very file, choose another, or end who has it (`ss -ltnp`)",
+            "unless that daemon uses this very file, choose another port, or stop the process that uses it (`ss -ltnp`)",
         ),
-        _ => Fault::new(format!("{listen} cannot be listened on: {error}"), "choose another address"),
+        _ => Fault::new(format!("cannot listen on {listen}: {error}"), "choose another address"),
     })
 }
 
@@ -132,7 +132,7 @@ fn devices(rdma: ByDevice) -> Result<(), Fault> {
         ByDevice::Too => false,
         ByDevice::Only => true,
     };
-    let fix = "`lunette rdma` lists those there are; without `rdma` iSER and SRP are served without one";
+    let fix = "`lunette rdma` lists the devices; without `rdma` iSER and SRP are served without one";
     let devices = rdma::verbs::survey().map_err(|error| Fault::new(error.to_string(), fix))?;
     let fits = |facts: &DeviceFacts| match facts.transport {
         Transport::InfiniBand => true,
@@ -144,7 +144,7 @@ fn devices(rdma: ByDevice) -> Result<(), Fault> {
     }
     let what = match devices.iter().find_map(|device| device.as_ref().err()) {
         Some(unknown) => format!("RDMA device {}: {}", unknown.name, unknown.error),
-        None => "this machine has no RDMA device that listens here".into(),
+        None => "no RDMA device of this machine can listen here".into(),
     };
     Err(Fault::new(what, fix))
 }
@@ -153,10 +153,7 @@ fn interface(name: &str) -> Result<(), Fault> {
     let found = socket(AddressFamily::INET, SocketType::DGRAM, None)
         .and_then(|socket| netdevice::name_to_index(socket, name));
     found.map(|_| ()).map_err(|_| {
-        Fault::new(
-            format!("this machine has no network interface `{name}`"),
-            "`ip link` lists those there are",
-        )
+        Fault::new(format!("this machine has no network interface `{name}`"), "`ip link` lists them")
     })
 }
 
@@ -164,14 +161,14 @@ fn interface(name: &str) -> Result<(), Fault> {
 fn folder(path: &Path) -> Result<(), Fault> {
     let shown = path.display();
     match path.metadata() {
-        Err(error) => Err(Fault::new(format!("{shown}: {error}"), format!("make it: mkdir -p {shown}"))),
+        Err(error) => Err(Fault::new(format!("{shown}: {error}"), format!("create it: mkdir -p {shown}"))),
         Ok(metadata) if !metadata.is_dir() => {
-            Err(Fault::new(format!("{shown} is no folder"), "name another"))
+            Err(Fault::new(format!("{shown} is not a directory"), "name another"))
         }
         Ok(_) => {
             let access = accessat(CWD, path, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
             access.map_err(|error| {
-                let fix = format!("let this user write to {shown}, or name another folder");
+                let fix = format!("let this user write to {shown}, or name another directory");
                 Fault::new(format!("{shown}: {error}"), fix)
             })
         }

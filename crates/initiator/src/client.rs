@@ -299,8 +299,8 @@ pub fn discover(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>
         return Ok(found.iter().map(|target| (target.address.to_string(), vec![describe(target)])).collect());
     }
     if url.protocol == Protocol::Srp {
-        let problem = "SRP cannot be asked for targets; ask whoever runs the target for its GUID (`lunette serve` \
-                       prints it), or the same host by iscsi://";
+        let problem = "SRP has no discovery; ask the target's administrator for its GUID (`lunette serve` prints it), \
+        or discover the same host by iscsi://";
         return Err(ConnectError::new(&url, problem));
     }
     let mut client = Client::connect(&url, options)?;
@@ -313,7 +313,8 @@ pub fn discover(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>
             (Some(("TargetAddress", address)), Some((_, addresses))) => addresses.push(address.to_string()),
             (Some(_) | None, _) => {
                 let problem =
-                    format_args!("`{}` is no answer to SendTargets", shown(pair.as_bytes())).to_string();
+                    format_args!("`{}` is not a valid answer to SendTargets", shown(pair.as_bytes()))
+                        .to_string();
                 return Err(ConnectError::new(&url, problem));
             }
         }

@@ -268,7 +268,7 @@ impl Lane {
             }
         }
         let text =
-            format!("{interface}: {LANES} sessions of this machine are on it, which are all there can be");
+            format!("{interface}: this machine already has {LANES} sessions on it, which is the limit");
         Err(io::Error::new(io::ErrorKind::AddrInUse, text))
     }
 

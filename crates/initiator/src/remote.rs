@@ -99,7 +99,7 @@ pub fn take_over(url: &Url, options: &Options, ports: Vec<InitiatorPort>) -> Res
     }
     let fault = |problem: String, remedy: &str| OpenError {
         what: url.to_string(),
-        problem: format!("writes of before this start may be under way there: {problem}"),
+        problem: format!("writes from before this start may still be under way there: {problem}"),
         remedy: remedy.to_string(),
     };
     let addresses = resolve(url).map_err(|error| fault(error.to_string(), "check the host's name"))?;
@@ -123,10 +123,10 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
     let mut client = Client::connect(url, &options.initiator)
         .map_err(|error| fault(error.problem().to_string(), unreached))?;
     let geometry = Geometry::query(|cdb, bytes| client.command(cdb, bytes, &[]))
-        .map_err(|problem| fault(problem, "name a unit that is a disk and ready"))?;
+        .map_err(|problem| fault(problem, "name a unit that is a disk and is ready"))?;
     if let Some(asked) = options.block_bytes.filter(|asked| *asked != geometry.block_bytes) {
         let problem = format!("its blocks have {} bytes, not {asked}", geometry.block_bytes);
-        return Err(fault(problem, "give the block size that it has, or none"));
+        return Err(fault(problem, "give its actual block size, or none"));
     }
     let store = RemoteStore::new(url, addresses, options, geometry);
     store.map_err(|error| fault(format!("cannot reserve memory: {error}"), "raise the limit (ulimit -v)"))

@@ -475,7 +475,7 @@ impl Session {
             }
             // It is harmless: what the session had in flight has ended with its connection.
             (kind, _) => {
-                tracing::error!(kind, "a completion of a connection that has ended: please report this")
+                tracing::error!(kind, "a completion of a connection that has ended: please report this bug")
             }
         }
     }
@@ -721,7 +721,7 @@ impl Session {
                 Event::Ready(_) => {
                     let group = link.machine.negotiated().and_then(|negotiated| negotiated.portal_group);
                     if self.portal_group.is_some() && group != self.portal_group {
-                        link.closed(now, "the address leads to another portal group");
+                        link.closed(now, "the address belongs to another portal group");
                         continue;
                     }
                     self.portal_group = group;

@@ -75,7 +75,7 @@ impl Daemon {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
         if asked.is_none() {
-            return Err("the target has no process number".into());
+            return Err("the target has no process ID".into());
         }
         match ended(&mut self.child)? {
             status if status.success() => Ok(()),
@@ -103,7 +103,7 @@ pub(crate) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
             Err(error) => return Err(format!("the target cannot be waited for: {error}")),
         }
     }
-    Err("the target did not end when it was asked to".into())
+    Err("the target did not end when asked to".into())
 }
 
 /// The end of its log output.

@@ -158,8 +158,8 @@ impl Pair {
         if let Err(error) = made {
             link.remove(tools);
             return Err(format!(
-                "no link ({wish}) can be made: {error}; it needs root and CAP_NET_ADMIN: run lunette report so, or \
-                 leave out targets with a link"
+                "cannot create a link ({wish}): {error}; this needs root and CAP_NET_ADMIN: run lunette report with \
+                 them, or leave out targets with a link"
             ));
         }
         Ok(link)

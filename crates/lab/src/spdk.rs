@@ -37,7 +37,7 @@ impl Spdk {
     /// Its version, if it can serve disks of these sizes here.
     pub fn prepare(place: &Place, program: &Path, sizes: &[u64]) -> Result<String, String> {
         if !program.is_file() {
-            let fix = "build SPDK, and give --peer spdk= the path of its build/bin/iscsi_tgt";
+            let fix = "build SPDK, and give the path of its build/bin/iscsi_tgt to --peer spdk=";
             return Err(format!("{} is not a program; {fix}", program.display()));
         }
         let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
@@ -189,8 +189,8 @@ fn huge_pages(meminfo: &str, mounts: &str, needed_mib: u64) -> Result<(), String
     if free < needed {
         let all = figure("HugePages_Total").unwrap_or(0).saturating_add(needed - free);
         return Err(format!(
-            "SPDK needs {needed} free huge pages of {page_kib} KiB, and there are {free}; as root: \
-             sysctl vm.nr_hugepages={all} (and back afterwards: nothing else can use that memory)"
+            "SPDK needs {needed} free huge pages of {page_kib} KiB, and there are {free}; as root: sysctl \
+             vm.nr_hugepages={all} (restore it afterwards: nothing else can use that memory)"
         ));
     }
     if !mounts.lines().any(|line| line.split(' ').nth(2) == Some("hugetlbfs")) {

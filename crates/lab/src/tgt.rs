@@ -110,7 +110,7 @@ impl Tgt {
             steps.push(match unit {
                 Some(path) if path.contains([',', ' ']) => {
                     return Err(format!(
-                        "{path}: tgt takes no path with a comma or a blank; choose another folder"
+                        "{path}: tgt does not accept paths with a comma or a space; choose another directory"
                     ));
                 }
                 Some(path) => format!("{new} --backing-store {path}"),
@@ -211,7 +211,7 @@ mod tests {
         let fault = start(&[Some("/nothing/there".into())]).err().unwrap_or_default();
         assert!(fault.contains("Could not open /nothing/there"), "{fault}");
         let fault = start(&[Some("/a,b".into())]).err().unwrap_or_default();
-        assert!(fault.contains("choose another folder"), "{fault}");
+        assert!(fault.contains("choose another directory"), "{fault}");
     }
 
     #[test]

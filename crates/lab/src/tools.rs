@@ -80,10 +80,10 @@ impl Packages {
         let Some(missing) = programs.iter().find(|program| !self.tools.has(program)) else { return Ok(()) };
         let remedy = format!("install the Debian package {package} (as root: apt-get install {package})");
         if !geteuid().is_root() || !self.tools.has("apt-get") {
-            return Err(format!("{missing} is not there; {remedy}"));
+            return Err(format!("{missing} is missing; {remedy}"));
         }
         let fault =
-            |error| format!("{missing} is not there, and {package} cannot be fetched ({error}); {remedy}");
+            |error| format!("{missing} is missing, and {package} cannot be downloaded ({error}); {remedy}");
         self.unpack(package).map_err(fault)
     }
 
@@ -152,7 +152,7 @@ mod tests {
         // Without apt-get, as every caller sees it.
         packages.tools.places = vec![directory.path().into()];
         let fault = packages.need("tgt", &["tgtd"]).unwrap_err();
-        assert_eq!(fault, "tgtd is not there; install the Debian package tgt (as root: apt-get install tgt)");
+        assert_eq!(fault, "tgtd is missing; install the Debian package tgt (as root: apt-get install tgt)");
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
     };
     if let Some(state) = state {
         if !how_it_is(&mut unit)?.supported {
-            return Err(unit.failed(format!("it does not support switching its {text}")));
+            return Err(unit.failed(format!("its {text} cannot be switched")));
         }
         let set = |code: u8| {
             let registers = Registers::new(Command::SetFeatures, 0, 0);

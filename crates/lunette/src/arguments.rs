@@ -40,32 +40,32 @@ pub(crate) enum Command {
         /// The file; docs/configuration.md explains its options
         file: PathBuf,
     },
-    /// Have the running daemon read its configuration file again, and apply what is different
+    /// Make the running daemon reread its configuration file and apply the differences
     Reload(ChangeArguments),
     /// Show the configuration of the running daemon
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// List, add, change, resize or remove LUNs of the running daemon, and in its file
+    /// List, add, change, resize or remove LUNs, in the running daemon and its file
     #[command(subcommand)]
     Lun(Box<LunCommand>),
-    /// Add, change or remove targets of the running daemon, and in its file
+    /// Add, change or remove targets, in the running daemon and its file
     #[command(subcommand)]
     Target(Box<TargetCommand>),
-    /// Add, change or remove groups of targets of the running daemon, and in its file
+    /// Add, change or remove groups of targets, in the running daemon and its file
     #[command(subcommand)]
     Group(Box<GroupCommand>),
-    /// List portal groups of the running daemon, or change the asymmetric access state (ALUA) of one, and in its file
+    /// List portal groups, or change the asymmetric access state (ALUA) of one, in the running daemon and its file
     #[command(subcommand)]
     PortalGroup(Box<PortalGroupCommand>),
-    /// Have the initiators of a portal leave it: no new sessions, and those that are there are asked to log out, then ended
+    /// Move initiators off a portal: no new sessions; existing ones are asked to log out, then ended
     Drain(DrainArguments),
-    /// Show on one screen how the running daemon is: cores, portals, LUNs that are not well, sessions, what happened last
+    /// Show an overview of the running daemon: cores, portals, LUNs that are not well, sessions, recent events
     Status(StatusArguments),
-    /// List the LUNs of the running daemon: how their stores are, what they do, and how long that takes
+    /// List the LUNs of the running daemon: state, load and latency
     Luns(LunsArguments),
-    /// Show live which LUNs and sessions do most, and how busy the cores are
+    /// Show live which LUNs and sessions are busiest, and the load of the cores
     Top(TopArguments),
-    /// List the sessions of the running daemon: who is connected, by what, and what it does
+    /// List the sessions of the running daemon: initiator, transport, load and latency
     Sessions(SessionsArguments),
     /// End a session of the running daemon; its initiator may log in again
     Disconnect(DisconnectArguments),
@@ -75,7 +75,7 @@ pub(crate) enum Command {
     Discover(DiscoverArguments),
     /// Show what a unit is and can do
     Inquiry(InquiryArguments),
-    /// Show or change what only ATA over Ethernet has: config string, lists of addresses, SMART
+    /// Show or change AoE's own properties of a unit: config string, lists of addresses, SMART
     Aoe(AoeArguments),
     /// Measure targets: IOPS, MB/s, latency, CPU of both sides
     Bench(Box<BenchArguments>),
@@ -98,23 +98,23 @@ SPEC is one of
   file:PATH[,size=SIZE]  a file; size= creates it if it does not exist
   block:PATH             a block device
   rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]
-                         an image on Ceph; conf=PATH, client=NAME and keyring=PATH say how its cluster is reached
-  nbd://HOST/EXPORT      an export of an NBD server; over a Unix domain socket nbd+unix:///EXPORT?socket=PATH
+                         a Ceph image; conf=PATH, client=NAME and keyring=PATH identify its cluster and client
+  nbd://HOST/EXPORT      an NBD export; over a Unix domain socket nbd+unix:///EXPORT?socket=PATH
   iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN,
                          over Ethernet with aoe://IFACE/SHELF.SLOT
-                         (docs/command-line.md has the whole URL)
+                         (docs/command-line.md describes these URLs)
 and then, after commas,
   bs=BYTES       block size: 512 (the default) to 65536, a power of two
   pbs=BYTES      physical block size (default: 4096 over 512, else like bs)
-  huge=WHEN      memory on huge pages: always, never, or auto: if all disks in memory fit (the default)
+  huge=WHEN      memory on huge pages: always, never, or auto (the default: if all disks in memory fit)
   ro             read-only
   wcache=on|off  write cache at start (default: on)
   thin=on|off    thin provisioned: UNMAP releases space (default: on)
   removable      a removable medium
-  serial=TEXT    unit serial number (default: made from the path or the name)
+  serial=TEXT    unit serial number (default: derived from machine and path)
   name=NAME      name in the log (default: lun0, lun1, ...)
   id=NUMBER      LUN number
-  aoe=SHELF.SLOT name on interfaces that --aoe serves (default: not served there)
+  aoe=SHELF.SLOT address on interfaces that --aoe serves (default: not served there)
 Sizes take K, M, G and T. A comma in a path is written `\\,`.";
 
 #[derive(Debug, Args)]
@@ -126,7 +126,7 @@ pub(crate) struct Serve {
     /// Configuration file (TOML); docs/configuration.md explains its options
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Listen here (may be repeated); replaces the portals of the file [default: 127.0.0.1:3260]
+    /// Listen here (may be repeated); replaces the file's portals [default: 127.0.0.1:3260]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
     /// Listen here for SRP over iWARP, in addition to other portals (may be repeated)
@@ -139,8 +139,7 @@ pub(crate) struct Serve {
     /// directory]
     #[arg(long, value_name = "16HEX")]
     srp_guid: Option<String>,
-    /// Serve LUNs that have an AoE address (aoe=SHELF.SLOT) by ATA over Ethernet on this interface (may be
-    /// repeated)
+    /// Serve LUNs that have an AoE address (aoe=SHELF.SLOT) over ATA over Ethernet on this interface (may be repeated)
     #[arg(long, value_name = "IFACE")]
     aoe: Vec<String>,
     /// Name of the target [default: iqn.2026-11.io.lunette:disk]
@@ -154,15 +153,14 @@ pub(crate) struct Serve {
     /// How idle cores wait: adaptive (spin a little, then sleep), always (spin), never (sleep) [default: adaptive]
     #[arg(long, value_name = "adaptive|always|never")]
     poll: Option<String>,
-    /// Directory for state that must survive a restart (persistent reservations) [default: none]
+    /// Directory for state that must survive a restart, such as persistent reservations [default: none]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// The admin interface: the path of a Unix socket, with a slash in it, or an address and a port, or none
+    /// The admin interface: the path of a Unix socket (with a slash), an address and port, or none
     /// [default: /run/lunette/lunette.sock, for users $XDG_RUNTIME_DIR/lunette.sock, if it is free]
     #[arg(long, value_name = "PATH|ADDR:PORT|none")]
     admin: Option<String>,
-    /// File with a token for each administrator who may change what is served over TCP, NAME TOKEN in a line
-    /// [default: over TCP nobody may]
+    /// File with tokens for changes over TCP, a line NAME TOKEN for each administrator [default: no changes over TCP]
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<String>,
     /// Certificate (PEM) of the admin interface over TCP, which then speaks https

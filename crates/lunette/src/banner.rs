@@ -65,7 +65,7 @@ fn write_aoe(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
             Some(reason) => writeln!(out, "  {address}  {}: NOT READY: {reason}", lun.name)?,
             None => writeln!(out, "  {address}  {}: {}, serial {}", lun.name, unit.store, unit.serial)?,
         }
-        writeln!(out, "\n  Linux    modprobe aoe; then it is /dev/etherd/e{address}")?;
+        writeln!(out, "\n  Linux    modprobe aoe; the disk is /dev/etherd/e{address}")?;
     }
     Ok(())
 }
@@ -162,7 +162,7 @@ fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Runni
     for (index, address) in addresses(target, running) {
         let Some(guid) = srp_guid(config, target, running, index) else { continue };
         let (host, port) = reachable(address, running.host);
-        writeln!(out, "\n  Linux, SRP (HCA: a name in that folder, such as srp-siw0-1)")?;
+        writeln!(out, "\n  Linux, SRP (HCA: a name in that directory, such as srp-siw0-1)")?;
         writeln!(
             out,
             "           echo id_ext={guid:016x},ioc_guid={guid:016x},dest={host}:{port} \

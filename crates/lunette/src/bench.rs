@@ -84,19 +84,19 @@ pub(crate) struct BenchArguments {
     /// Reads and writes as two streams of --iodepth each; --rw sets only the order
     #[arg(long)]
     bidirectional: bool,
-    /// Cores that job threads are pinned to, one after the other, such as 0,2-3 [default: not pinned]
+    /// Cores that job threads are pinned to, in turn, such as 0,2-3 [default: not pinned]
     #[arg(long, value_name = "LIST|all")]
     cores: Option<String>,
     /// How job threads wait: adaptive (spin a little, then sleep), always (spin), never (sleep)
     #[arg(long, value_enum, default_value = "adaptive")]
     poll: PollWord,
-    /// Ask iSCSI targets for header digests
+    /// Request header digests from iSCSI targets
     #[arg(long)]
     header_digest: bool,
-    /// Ask iSCSI targets for data digests
+    /// Request data digests from iSCSI targets
     #[arg(long)]
     data_digest: bool,
-    /// Send data of writes to iSCSI targets only when they ask for it
+    /// Send data of writes to iSCSI targets only when they request it
     #[arg(long)]
     no_immediate_data: bool,
     /// The target's process on this machine, whose CPU time is reported beside ours
@@ -154,7 +154,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let names: Vec<String> = targets.iter().map(|target| target.name.clone()).collect();
     let backends: Vec<_> = targets.iter().map(|target| target.backend.clone()).collect();
     let stop =
-        catch_interrupts().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+        catch_interrupts().map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let target_cpu = arguments.cpu_source()?;
     let watch = Watch { stop: stop.clone(), target_cpu, portal: arguments.portal() };
     let is_elsewhere = match &watch.target_cpu {
@@ -230,13 +230,14 @@ impl BenchArguments {
         ];
         let has_url = self.targets.iter().any(|text| Url::is_meant(text));
         if let Some((_, option)) = of_iscsi.iter().find(|(is_given, _)| *is_given && !has_url) {
-            let text = format!("{option} is for iSCSI targets, and no target is an iSCSI URL; leave it out");
+            let text =
+                format!("{option} applies to iSCSI targets, and no target is an iSCSI URL; leave it out");
             return Err(Failure::wrong_input(text));
         }
         match self.target_pid {
             Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => {
                 let text =
-                    format!("--target-pid: no process has this ID, {pid}; find the target's with pidof");
+                    format!("--target-pid: there is no process {pid}; find the target's ID with pidof");
                 Err(Failure::wrong_input(text))
             }
             Some(_) | None => Ok(()),
@@ -267,7 +268,8 @@ fn opened(text: &str, job: &Job, guard: bool) -> Result<Opened, Failure> {
     let is_new = !Url::is_meant(text) && !text.contains(':') && !Path::new(text).exists();
     let create = job.size.filter(|_| is_new && writes(job)).and_then(|size| size.checked_add(job.offset));
     let target = open(text, &TargetOptions { create, ..TargetOptions::of(job) }).map_err(|error| {
-        let hint = if is_new && writes(job) && create.is_none() { " (--size makes a new file)" } else { "" };
+        let hint =
+            if is_new && writes(job) && create.is_none() { " (--size creates a new file)" } else { "" };
         Failure::wrong_input(format!("{error}{hint}"))
     })?;
     if guard && let Some(content) = content(&target).map_err(Failure::failed)? {
@@ -288,7 +290,7 @@ fn verdict(result: &RunResult, is_interrupted: bool) -> Result<String, Failure> 
         (1.., _) => Err(Failure::failed(format!("{bad} blocks differ from what was written"))),
         (0, 1..) => Err(Failure::failed(format!("{errors} operations failed"))),
         (0, 0) if is_interrupted => {
-            let text = format!("interrupted after {:.1} s of measuring", result.seconds);
+            let text = format!("interrupted after {:.1} s of measurement", result.seconds);
             Err(Failure { text, status: INTERRUPTED as u8 })
         }
         (0, 0) if result.verify.is_some_and(|counts| counts.checked == 0) => Err(Failure::failed(
@@ -301,7 +303,7 @@ fn verdict(result: &RunResult, is_interrupted: bool) -> Result<String, Failure> 
 fn parse_block(text: &str) -> Result<u32, String> {
     let bytes = parse_size(text)?;
     u32::try_from(bytes)
-        .map_err(|_| format!("{} are too much for one operation; choose a smaller block", format_size(bytes)))
+        .map_err(|_| format!("{} is too much for one operation; choose a smaller block", format_size(bytes)))
 }
 
 #[cfg(test)]

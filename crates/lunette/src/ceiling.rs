@@ -9,20 +9,20 @@ use std::net::SocketAddr;
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette ceiling --poll always --cores 0")]
 pub(crate) struct CeilingArguments {
-    /// Listen here; port 0 is any free one
+    /// Listen here; port 0 picks a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// How connections wait for commands: always (spin), never (sleep)
     #[arg(long, value_enum, default_value = "never")]
     poll: PollWord,
-    /// Cores that the threads of connections are pinned to, one after the other, such as 0,2-3 [default: not
+    /// Cores that the threads of connections are pinned to, in turn, such as 0,2-3 [default: not
     /// pinned]
     #[arg(long, value_name = "LIST|all")]
     cores: Option<String>,
     /// The size that units report [default: 64G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = SIZE_BYTES, hide_default_value = true)]
     size: u64,
-    /// Send what READs return from so much memory, as a disk does, and not from one buffer in the processor's cache
+    /// Send the data of READs from this much memory, as a disk does, instead of one buffer in the processor's cache
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = 0, hide_default_value = true)]
     payload: u64,
 }
@@ -38,11 +38,13 @@ pub(crate) fn run(arguments: &CeilingArguments) -> Result<String, Failure> {
     let cores = arguments.cores.as_deref().map(parse_cores).transpose();
     let cores = cores.map_err(|error| Failure::wrong_input(format!("--cores: {error}")))?.unwrap_or_default();
     if arguments.size < BLOCK_BYTES.into() {
-        return Err(Failure::wrong_input(format!("--size: a block has {BLOCK_BYTES} bytes; choose more")));
+        return Err(Failure::wrong_input(format!(
+            "--size: choose at least one block of {BLOCK_BYTES} bytes"
+        )));
     }
     // Before anything is served, so that no signal is lost.
     let mut signals =
-        signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+        signals::catch().map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let listen = arguments.listen;
     let options = CeilingOptions {
         listen,

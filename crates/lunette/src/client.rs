@@ -183,7 +183,9 @@ impl AdminArguments {
         }
         read(&answer).ok_or_else(|| {
             let option = self.option;
-            Failure::failed(format!("{place}: this is no admin interface of Lunette; name it with {option}"))
+            Failure::failed(format!(
+                "{place}: this is not Lunette's admin interface; name that with {option}"
+            ))
         })
     }
 
@@ -242,7 +244,7 @@ impl AdminArguments {
     fn connect(&self, place: &Place, addresses: &[SocketAddr]) -> Result<Timed, Failure> {
         Timed::tcp(addresses, self.deadline()).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => Failure::failed(format!(
-                "{place}: not connected within {} seconds; check the host and the port, and that no firewall drops what is sent there",
+                "{place}: not connected within {} seconds; check the host and the port, and that no firewall is in the way",
                 self.patience.as_secs()
             )),
             _ => self.failed(place, &error),
@@ -276,7 +278,7 @@ impl AdminArguments {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 let time = self.patience.as_secs();
                 let text = format!(
-                    "{place}: no answer within {time} seconds; the daemon is stopped or overloaded: see its log"
+                    "{place}: no answer within {time} seconds: the daemon is stopped or overloaded; see its log"
                 );
                 return Failure::failed(text);
             }
@@ -295,7 +297,7 @@ impl AdminArguments {
         let fix = match &why {
             Insecure::NoTls => "write http:// for a daemon without a certificate",
             Insecure::Certificate(_) => {
-                "name the certificate of the authority with --admin-ca, and the host as the daemon's certificate has it"
+                "name the authority's certificate with --admin-ca, and the host as in the daemon's certificate"
             }
             Insecure::Other(error) => return self.failed(place, error),
         };
@@ -345,7 +347,7 @@ impl Answer {
     pub(crate) fn json(self) -> Result<Value, Failure> {
         let text = self.text()?;
         serde_json::from_str(&text)
-            .map_err(|error| Failure::failed(format!("the daemon's answer is not understood: {error}")))
+            .map_err(|error| Failure::failed(format!("cannot parse the daemon's answer: {error}")))
     }
 
     /// Describes what was done, or would be.

@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<String, Failure> {
 fn pieces(bs: u64, depth: u32) -> Result<(u32, u32), Failure> {
     if bs < 512 || !bs.is_multiple_of(512) {
         return Err(Failure::wrong_input(format!(
-            "--bs {bs}: not a multiple of 512 bytes; use one, such as 64K or 1M"
+            "--bs {bs}: not a multiple of 512 bytes; use a multiple, such as 64K or 1M"
         )));
     }
     let piece = u32::try_from(bs).unwrap_or(u32::MAX).min(PIECE_BYTES_MAX);
@@ -104,8 +104,7 @@ fn pieces(bs: u64, depth: u32) -> Result<(u32, u32), Failure> {
         Ok(_) | Err(_) => {
             let most = format_size(BUFFER_BYTES_MAX);
             let text = format!(
-                "--bs {bs} --depth {depth}: at most {PIECES_MAX} operations and {most} are kept in flight; \
-                 choose less of one"
+                "--bs {bs} --depth {depth}: at most {PIECES_MAX} operations and {most} can be in flight; reduce one of them"
             );
             Err(Failure::wrong_input(text))
         }
@@ -128,7 +127,7 @@ fn catch_interrupts() -> Result<Arc<AtomicBool>, String> {
     for signal in [SIGINT, SIGTERM] {
         flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&stop))
             .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error| format!("signals cannot be caught: {error}"))?;
+            .map_err(|error| format!("cannot handle signals: {error}"))?;
     }
     Ok(stop)
 }

@@ -75,7 +75,7 @@ fn text(targets: &[Target], url: &Url) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     if targets.is_empty() {
-        let _ = writeln!(text, "{url} offers no target to this initiator.");
+        let _ = writeln!(text, "{url} offers no targets to this initiator.");
     }
     for target in targets {
         let _ = writeln!(text, "{}", target.name);

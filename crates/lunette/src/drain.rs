@@ -18,13 +18,13 @@ const ENDING: Duration = Duration::from_secs(10);
 pub(crate) struct DrainArguments {
     /// The portal: its name or address
     portal: String,
-    /// Send logins to this address meanwhile (target moved temporarily)
+    /// Redirect logins to this address meanwhile (target moved temporarily)
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "cancel")]
     to: Option<String>,
     /// How long initiators have to log out before their sessions are ended
     #[arg(long, value_name = "TIME", default_value = "30s", conflicts_with = "cancel")]
     within: String,
-    /// Take logins again
+    /// Accept logins again
     #[arg(long)]
     cancel: bool,
     #[command(flatten)]

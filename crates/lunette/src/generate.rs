@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Options of `lunette generate`.
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArguments {
-    /// Where: man1 for manual pages, bash, fish and zsh for completions are created in it
+    /// Directory in which man1 (manual pages), bash, fish and zsh (completions) are created
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
 fn inquire_export(arguments: &InquiryArguments) -> Result<String, Failure> {
     let url = NbdUrl::parse(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     if arguments.raw {
-        let why = "--raw shows the answers of SCSI units, and an NBD export is not one: leave it out";
+        let why = "--raw shows answers of SCSI units; leave it out for an NBD export";
         return Err(Failure::wrong_input(why.to_owned()));
     }
     let report = export::ask(&url).map_err(|error| Failure::failed(&error))?;
@@ -139,7 +139,7 @@ struct Asker<C> {
 impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
     fn report(&mut self) -> Result<Report, String> {
         let inquiry = self.ask("INQUIRY", command::Inquiry::new(STANDARD_BYTES), STANDARD_BYTES.into())?;
-        let identity = inquiry.as_deref().and_then(standard::decode).ok_or("it does not answer INQUIRY")?;
+        let identity = inquiry.as_deref().and_then(standard::decode).ok_or("no answer to INQUIRY")?;
         let mut report = Report::default();
         self.learn_luns(&mut report)?;
         if identity.peripheral_qualifier == qualifier::NO_UNIT {

@@ -91,7 +91,7 @@ impl Live {
         };
         // Without a thread the client is disconnected.
         if let Err(error) = std::thread::Builder::new().name("move".into()).spawn(wait) {
-            tracing::error!("a thread cannot be started: {error}");
+            tracing::error!("cannot start a thread: {error}");
         }
     }
 
@@ -157,8 +157,7 @@ impl Live {
             let denied = |fault: &&mut Fault| fault.what.contains("denied") || fault.what.contains("not permitted");
             for fault in refused.faults.iter_mut().filter(denied) {
                 fault.fix = format!(
-                    "{}; the daemon has had only the rights of {user} since its start (--user): give them to {user}, or start it \
-                     anew",
+                    "{}; the daemon runs with the rights of {user} (--user): give {user} access, or restart the daemon",
                     fault.fix
                 );
             }
@@ -171,7 +170,7 @@ impl Live {
         if expected.is_none_or(|expected| expected == self.version()) {
             return Ok(());
         }
-        let fix = "read it again, and repeat the change if it is still wanted";
+        let fix = "get it again, and repeat the change if it still applies";
         let fault = fault("If-Match", "the configuration has changed since it was read", fix);
         Err(refused(Refusal::Stale, "somebody else has changed the configuration", vec![fault]))
     }
@@ -202,7 +201,7 @@ impl Live {
         if !self.options.name_files() {
             let fix = "start the daemon with --config FILE";
             let fault = fault("--config", "the daemon was started without a configuration file", fix);
-            return Err(refused(Refusal::Conflict, "there is no file to read again", vec![fault]));
+            return Err(refused(Refusal::Conflict, "there is no file to reload", vec![fault]));
         }
         let running = self.desk.access();
         let read = match &self.options.config {
@@ -251,8 +250,10 @@ impl Live {
             let mut refused = unwritable(path, &error);
             refused.faults.extend(change::roll_back(&mut self.daemon, &made.before, &made.taken));
             refused.title = match refused.faults.len() {
-                1 => "the configuration file cannot be written; what was changed was undone",
-                _ => "the configuration file cannot be written, and not all is as it was",
+                1 => "the configuration file cannot be written; the change was undone",
+                _ => {
+                    "the configuration file cannot be written, and the change could not be undone completely"
+                }
             }
             .into();
             self.shown = shown;
@@ -261,7 +262,8 @@ impl Live {
             return Err(refused);
         }
         if self.options.config.is_none() {
-            let warning = "the daemon was started without a configuration file: this is gone when it ends";
+            let warning =
+                "the daemon was started without a configuration file: this change is lost when it ends";
             made.done.warnings.push(warning.into());
         }
         self.text = text;
@@ -297,8 +299,11 @@ impl Live {
         if lun.is_shared {
             return Ok(());
         }
-        let fault =
-            fault(&format!("LUN {name}"), "gateways do not share it", "see `access` in docs/cluster.md");
+        let fault = fault(
+            &format!("LUN {name}"),
+            "it is not shared between gateways",
+            "see `access` in docs/cluster.md",
+        );
         Err(refused(Refusal::Conflict, "this LUN has no other gateway", vec![fault]))
     }
 
@@ -314,7 +319,7 @@ impl Live {
                 | StoreSpec::Nbd { .. }
                 | StoreSpec::Rbd { .. },
             ) => {
-                let what = "its size is that of its device, or of the unit, export or image elsewhere";
+                let what = "its size is that of its device, or of the remote unit, export or image";
                 let fault = fault(&format!("LUN {name}"), what, "resize that");
                 return Err(refused(Refusal::Conflict, "this LUN cannot be resized here", vec![fault]));
             }
@@ -344,7 +349,7 @@ impl Live {
             let may_lose_data = may_lose_data.map(str::to_owned);
             let plan = move || Planned::of(before, config, may_lose_data.as_deref());
             promptly(patience, plan).unwrap_or_else(|what| {
-                let fault = fault("files of LUNs", &what, "see to their file systems, and try again");
+                let fault = fault("files of LUNs", &what, "check their file systems, and try again");
                 Err(refused(Refusal::Failed, "nothing was changed", vec![fault]))
             })?
         };
@@ -377,13 +382,13 @@ impl Live {
         let title = match self.daemon.patience().has_ended() {
             true => {
                 faults.extend(taken.faults());
-                "the daemon ends before the change was made in full; the next start goes by the file"
+                "the daemon is stopping before the change is complete; the next start uses the file"
             }
             false => {
                 faults.extend(change::roll_back(&mut self.daemon, before, taken));
                 match faults.len() {
-                    1 => "a step failed; those before it were undone",
-                    _ => "a step failed; those before it were undone, but not all is as it was",
+                    1 => "a step failed; the steps before it were undone",
+                    _ => "a step failed; the steps before it were undone, but not completely",
                 }
             }
         };
@@ -423,7 +428,7 @@ fn moved(name: &str, outcome: Result<(), String>, version: String) -> Answer {
 }
 
 fn not_moved(name: &str, why: &str) -> Refused {
-    let fix = "see to that, or to the log of that gateway, and try again";
+    let fix = "fix that, or see the log of that gateway, and try again";
     let fault = fault(&format!("LUN {name}"), why, fix);
     refused(Refusal::Failed, "this gateway did not become active", vec![fault])
 }
@@ -437,7 +442,7 @@ pub(crate) fn with_access(checked: Checked, running: &Access) -> Result<(Checked
 /// The refusal of a change whose token was revoked.
 fn revoked() -> Refused {
     let fix = "use a token of the daemon's admin_token_file";
-    let fault = fault("Authorization", "no such token any more", fix);
+    let fault = fault("Authorization", "the token is no longer valid", fix);
     refused(Refusal::Revoked, "the token was revoked; nothing was changed", vec![fault])
 }
 
@@ -477,16 +482,16 @@ fn uneditable(subject: &Subject, error: EditError) -> Refused {
                 [] => "there are none".to_owned(),
                 known => config::suggest(&subject_name(subject), known.iter().map(String::as_str)),
             };
-            let fault = fault(&what, "there is none of that name", &fix);
+            let fault = fault(&what, "there is none with that name", &fix);
             refused(Refusal::NotFound, "not found; nothing was changed", vec![fault])
         }
         EditError::Exists(what) => {
-            let fault = fault(&what, "there already is one", "choose another name, or change that one");
-            refused(Refusal::Conflict, "it exists; nothing was changed", vec![fault])
+            let fault = fault(&what, "it already exists", "choose another name, or change that one");
+            refused(Refusal::Conflict, "it already exists; nothing was changed", vec![fault])
         }
         EditError::Wrong(what, fix) => {
             let fault = fault(&subject.to_string(), &what, &fix);
-            refused(Refusal::Invalid, "this cannot be changed so; nothing was changed", vec![fault])
+            refused(Refusal::Invalid, "this cannot be changed; nothing was changed", vec![fault])
         }
     }
 }
@@ -501,7 +506,7 @@ fn subject_name(subject: &Subject) -> String {
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> Refused {
-    let fix = "let the daemon's user write to the file and its folder";
+    let fix = "let the daemon's user write to the file and its directory";
     let fault = fault(&path.display().to_string(), &format!("it cannot be replaced: {error}"), fix);
     refused(Refusal::Conflict, "the configuration file cannot be written; nothing was changed", vec![fault])
 }

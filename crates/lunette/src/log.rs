@@ -88,7 +88,7 @@ fn parse_filter(wanted: &str) -> Result<Targets, String> {
     for part in wanted.split(',') {
         let (module, level) = part.split_once('=').unwrap_or((part, part));
         match (module.trim(), level.trim()) {
-            ("", "") => return Err(reject(&"there is nothing before or after a comma")),
+            ("", "") => return Err(reject(&"it has an empty part next to a comma")),
             ("", _) => return Err(reject(&format_args!("`{part}` names no module"))),
             (_, "") => return Err(reject(&format_args!("`{part}` has no level"))),
             (module, level) if part.contains('=') => filter.push(format!("{module}={level}")),
@@ -331,10 +331,10 @@ mod tests {
     #[test]
     fn a_filter_has_no_empty_part() {
         for (wanted, why) in [
-            ("", "nothing before or after a comma"),
-            (",", "nothing before or after a comma"),
-            ("info,", "nothing before or after a comma"),
-            ("info, ,engine=debug", "nothing before or after a comma"),
+            ("", "an empty part next to a comma"),
+            (",", "an empty part next to a comma"),
+            ("info,", "an empty part next to a comma"),
+            ("info, ,engine=debug", "an empty part next to a comma"),
             ("engine=,info", "`engine=` has no level"),
             ("=debug", "`=debug` names no module"),
             ("engine=loud", "error parsing level filter"),

@@ -203,7 +203,7 @@ fn run_daemon(
     let (checked, access) = wanted(&options)?;
     // Before anything is served, so that no signal is lost.
     let signals =
-        signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+        signals::catch().map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     if let Some(user) = &mut user {
         user.note_existing(&checked.config);
     }
@@ -245,12 +245,12 @@ fn run_daemon(
     spawn("banner", move || say(&banner))?;
     notify::ready(live.config());
     notify::feed_watchdog(turns)
-        .map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))?;
+        .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
     attend(&mut live, &received);
     notify::stopping();
     // Clients that still wait for a change are notified that the daemon ends.
     drop(received);
-    tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
+    tracing::info!("stopping: asking initiators to log out, finishing commands, flushing stores");
     live.stop().map_err(Failure::failed)?;
     drop(admin);
     tracing::info!("stopped");
@@ -299,7 +299,7 @@ fn attend(live: &mut Live, received: &mpsc::Receiver<Event>) {
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     let started = thread::Builder::new().name(name.into()).spawn(run);
-    started.map(drop).map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))
+    started.map(drop).map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
 }
 
 /// A flag that is set by an interrupt, or when the terminal is closed; a second signal ends the process at
@@ -339,7 +339,7 @@ fn host_name() -> String {
 /// Prints to stdout, all at once. A daemon continues if it is not read.
 fn say(text: &str) {
     if let Err(error) = print(text) {
-        tracing::warn!(%error, "stdout cannot be written to");
+        tracing::warn!(%error, "cannot write to standard output");
     }
 }
 
@@ -355,7 +355,7 @@ fn exit_code(printed: io::Result<()>) -> ExitCode {
 
 /// Why a command's output could not be written to standard output.
 fn unprinted(error: &io::Error) -> String {
-    format!("standard output cannot be written: {error}")
+    format!("cannot write to standard output: {error}")
 }
 
 fn print(text: &str) -> io::Result<()> {

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// Options of every change.
 #[derive(Debug, Args)]
 pub(crate) struct ChangeArguments {
-    /// Only show the steps that it would take
+    /// Only show the steps, without taking them
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub(crate) enum LunCommand {
         /// The target that shows it [default: the only one]
         #[arg(long, value_name = "NAME")]
         target: Option<String>,
-        /// The group of the target that sees it, if that has LUNs of its own
+        /// The group of the target that sees it, if the group has its own LUNs
         #[arg(long, value_name = "NAME")]
         group: Option<String>,
         /// LUN number [default: one above all others]
@@ -86,20 +86,20 @@ pub(crate) enum LunCommand {
         name: String,
         /// Its new size, such as 20G
         size: String,
-        /// Let it become smaller: data beyond the new end is lost
+        /// Allow a smaller size: data beyond the new end is lost
         #[arg(long)]
         yes_lose_data: bool,
         #[command(flatten)]
         change: ChangeArguments,
     },
-    /// Have this gateway become the active one for a LUN that several share, once the one that is active has handed it over
+    /// Make this gateway the active one for a shared LUN, once the currently active one has handed it over
     Activate {
         /// Its name
         name: String,
         #[command(flatten)]
         change: ChangeArguments,
     },
-    /// Remove a LUN: its commands end, and its store is closed; files and devices stay
+    /// Remove a LUN: its commands end and its store is closed; files and devices stay
     Remove {
         /// Its name
         name: String,
@@ -143,7 +143,7 @@ pub(crate) enum TargetCommand {
 /// `lunette portal-group`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PortalGroupCommand {
-    /// List the portal groups of the running daemon: what state each is configured to be in
+    /// List the portal groups of the running daemon and their configured states
     List {
         /// Print JSON
         #[arg(long)]
@@ -344,9 +344,9 @@ fn settings(words: &[String]) -> Result<Value, Failure> {
         };
         let (table, key) = key.split_once('.').map_or((None, key), |(table, key)| (Some(table), key));
         if SECRETS.contains(&key) && !text.is_empty() {
-            let what = "others could read a secret that is an argument";
+            let what = "a secret given as an argument could be read by others";
             return Err(Failure::wrong_input(format!(
-                "{key}: {what}; put it into a file, and name that with {key}_file="
+                "{key}: {what}; put it into a file, and give {key}_file="
             )));
         }
         let into = match table {
@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn a_secret_is_no_argument() {
         let refused = read(&["chap.secret=0123456789abcdef"]).unwrap_err();
-        assert!(refused.contains("name that with secret_file=") && !refused.contains("0123"), "{refused}");
+        assert!(refused.contains("give secret_file=") && !refused.contains("0123"), "{refused}");
     }
 
     #[test]

@@ -20,7 +20,9 @@ pub(crate) fn reloading() {
         Ok(now) => {
             send(&[NotifyState::Reloading, now, NotifyState::Status("reading the configuration file again")])
         }
-        Err(error) => tracing::warn!(%error, "the clock cannot be read: the service manager sees no reload"),
+        Err(error) => {
+            tracing::warn!(%error, "the clock cannot be read: the service manager is not notified of the reload")
+        }
     }
 }
 
@@ -37,7 +39,7 @@ pub(crate) fn changed(config: &Config) {
 
 /// The daemon is stopping.
 pub(crate) fn stopping() {
-    let status = "stopping: commands finish, stores are flushed, initiators are asked to log out";
+    let status = "stopping: asking initiators to log out, finishing commands, flushing stores";
     send(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 

@@ -15,7 +15,7 @@ fn text(devices: &[Result<DeviceFacts, Unknown>]) -> String {
     if devices.is_empty() {
         out.push_str(
             "This machine has no RDMA device. iSER and SRP are served without one, by iWARP in user space; over \
-             Ethernet, `rdma link add rxe0 type rxe netdev eth0` makes one in software.\n",
+             Ethernet, `rdma link add rxe0 type rxe netdev eth0` creates one in software.\n",
         );
     }
     for device in devices {
@@ -51,10 +51,14 @@ fn write_device(out: &mut String, facts: &DeviceFacts) -> fmt::Result {
     writeln!(out, "  queue pairs: {}, each with {} work requests", facts.queue_pairs, facts.work)?;
     writeln!(
         out,
-        "  places of a work request: {}, of an RDMA Read: {}; completion queues of {} entries",
+        "  scatter/gather entries of a work request: {}, of an RDMA Read: {}; completion queues of {} entries",
         facts.places, facts.read_places, facts.completions
     )?;
-    writeln!(out, "  RDMA Reads at a time: {} served, {} made", facts.reads_served, facts.reads_made)?;
+    writeln!(
+        out,
+        "  RDMA Reads at a time: {} as responder, {} as initiator",
+        facts.reads_served, facts.reads_made
+    )?;
     let inline = facts.inline_bytes.map_or("unknown".to_string(), |bytes| format!("{bytes} bytes and more"));
     writeln!(out, "  inline data: {}", if facts.inline_bytes == Some(0) { "none".into() } else { inline })?;
     let can = |can: bool| if can { "yes" } else { "no" };
@@ -102,7 +106,7 @@ fn usable(facts: &DeviceFacts) -> &'static str {
         }
         Transport::InfiniBand => "yes",
         Transport::Iwarp => {
-            "where a portal has rdma = \"only\"; others serve initiators with iWARP devices by iWARP in user space"
+            "only for portals with rdma = \"only\"; others serve iWARP initiators by iWARP in user space"
         }
         Transport::Other => "no",
     }
@@ -145,8 +149,8 @@ mod tests {
 rxe0: RoCE, GUID 505400fffe123456
   port 1: active, Ethernet, MTU 1024 bytes
   queue pairs: 1048560, each with 1048576 work requests
-  places of a work request: 32, of an RDMA Read: 32; completion queues of 32767 entries
-  RDMA Reads at a time: 128 served, 128 made
+  scatter/gather entries of a work request: 32, of an RDMA Read: 32; completion queues of 32767 entries
+  RDMA Reads at a time: 128 as responder, 128 as initiator
   inline data: 256 bytes and more
   send with invalidate: yes, fast registration: yes, shared receive queues: 1048576 receives
   lunette serve --rdma: yes
@@ -169,7 +173,7 @@ rxe0: RoCE, GUID 505400fffe123456
             "iWARP, GUID 505400fffe123456, firmware 1.2\n",
             "inline data: none\n",
             "send with invalidate: no, fast registration: yes, shared receive queues: no\n",
-            "--rdma: where a portal has rdma = \"only\"",
+            "--rdma: only for portals with rdma = \"only\"",
         ] {
             assert!(listed.contains(expected), "{expected} is missing in:\n{listed}");
         }

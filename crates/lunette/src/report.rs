@@ -18,10 +18,10 @@ pub(crate) struct ReportArguments {
     /// The plan: a TOML file, or the name of a built-in one
     #[arg(value_name = "PLAN")]
     plan: String,
-    /// The report's folder: index.html, report.md, results.csv, and raw results
+    /// The report's directory: index.html, report.md, results.csv, and raw results
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Resume the report in the folder
+    /// Resume the report in the directory
     #[arg(long)]
     resume: bool,
     /// A dry run of seconds or minutes: short runs, two repetitions, the first and last value of every list
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
         plan.make_quick();
     }
     let stop =
-        catch_interrupts().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+        catch_interrupts().map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let request = Request {
         text,
         directory: arguments.output.clone(),
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
         stop: Arc::clone(&stop),
     };
     let program = std::env::current_exe()
-        .map_err(|error| Failure::failed(format!("this program cannot be found: {error}")))?;
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
     let mut bed = ProcessBed::new(&program, &arguments.output, Arc::clone(&stop));
     let mut progress = Shown::new();
     let done = make(&plan, &request, &mut bed, &mut progress);
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
     let page = done.page.display();
     if stop.load(Ordering::Relaxed) {
         let text = format!(
-            "interrupted: {} of {} runs are kept, {page} shows them; run the same command with --resume to continue",
+            "interrupted: {} of {} runs are complete and shown in {page}; run the same command with --resume to continue",
             done.measured, done.total
         );
         return Err(Failure { text, status: INTERRUPTED as u8 });

@@ -75,7 +75,7 @@ impl Caught {
     /// Waits for a signal that requests the end, where nothing can be reloaded.
     pub(crate) fn wait(&mut self) {
         while self.next() == Asked::Reload {
-            tracing::warn!("SIGHUP is ignored: there is no configuration file");
+            tracing::warn!("SIGHUP is ignored: there is no configuration file to reload");
         }
     }
 
@@ -88,7 +88,7 @@ impl Caught {
                 other => {
                     let name = low_level::signal_name(other)
                         .map_or_else(|| format!("signal {other}"), str::to_owned);
-                    tracing::warn!("{name} is ignored: SIGTERM, SIGINT or SIGQUIT end the daemon in order");
+                    tracing::warn!("{name} is ignored: use SIGTERM, SIGINT or SIGQUIT to stop the daemon");
                 }
             }
         }

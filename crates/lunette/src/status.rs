@@ -14,7 +14,7 @@ use wire::shown;
 
 /// `lunette status`.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 if all is well, 3 if LUNs are not, 1 if the daemon does not answer")]
+#[command(after_help = "Exit status: 0 if all is well, 3 if a LUN is not, 1 if the daemon does not answer")]
 pub(crate) struct StatusArguments {
     #[command(flatten)]
     watch: WatchArguments,

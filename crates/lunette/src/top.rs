@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Keys: q quits; l and s choose LUNs or sessions; t, r, w, b, p and n sort by all commands, reads, writes, \
-                  bytes, latency and name; the arrows select; d disconnects the session that is selected, once you say y"
+                  bytes, latency and name; the arrows select; d, then y, disconnects the selected session"
 )]
 pub(crate) struct TopArguments {
     #[command(flatten)]
@@ -73,14 +73,14 @@ impl Reading {
 /// Shows the live display, until `q`.
 pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let text = "this is no terminal; use lunette luns --watch, or lunette sessions --watch";
+        let text = "this is not a terminal; use lunette luns --watch, or lunette sessions --watch";
         return Err(Failure::wrong_input(text));
     }
     // A wrong place, or a lack of access, is reported at once.
     let admin = arguments.admin.repeated();
     let mut model = Model::default();
     model.take(Reading::of(&admin)?);
-    let failed = |error: io::Error| Failure::failed(format!("the terminal cannot be used: {error}"));
+    let failed = |error: io::Error| Failure::failed(format!("cannot use the terminal: {error}"));
     // A second signal does not end it sooner: the terminal has to be restored.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in interrupts_of_tools().map_err(failed)? {

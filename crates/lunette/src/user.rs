@@ -36,7 +36,7 @@ impl User {
         let fault = |error: &dyn std::fmt::Display| format!("--user {name}: {error}");
         let found = unistd::User::from_name(name).map_err(|error| fault(&error))?;
         let found =
-            found.ok_or_else(|| fault(&"there is no such user; create one: adduser --system --group"))?;
+            found.ok_or_else(|| fault(&"there is no such user; create one with adduser --system --group"))?;
         set_no_new_privs(true).map_err(|error| fault(&error))?;
         Ok(User { name: name.into(), uid: found.uid, gid: found.gid, had_state: true, had_folder: true })
     }

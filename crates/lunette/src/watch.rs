@@ -20,7 +20,7 @@ pub(crate) struct WatchArguments {
     /// Print JSON; with --watch a line each time
     #[arg(long)]
     pub(crate) json: bool,
-    /// Repeat until Ctrl-C, with the load in between: every second, or at this interval, such as 5 or 500ms
+    /// Repeat until Ctrl-C, with the load in between: every second, or at an interval such as 5 or 500ms
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
 }
@@ -33,7 +33,7 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        short if short < INTERVAL_MIN => Err("that is too often; choose 100ms or more".into()),
+        short if short < INTERVAL_MIN => Err("that is too short; choose 100ms or more".into()),
         interval => Ok(interval),
     }
 }
@@ -83,7 +83,7 @@ impl WatchArguments {
     pub(crate) fn run(&self, mut report: impl FnMut() -> Result<String, Failure>) -> Result<String, Failure> {
         let Some(interval) = self.watch else { return report() };
         let interrupts = signals::interrupts()
-            .map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+            .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
         // A wrong place, or a lack of access, is reported at once.
         let mut text = report()?;
         let repaints = self.repaints();

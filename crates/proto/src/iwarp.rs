@@ -389,7 +389,9 @@ impl QueuePair {
         let asked = if self.config.enhanced { setup::REVISION_ENHANCED } else { setup::REVISION_PLAIN };
         if offer.revision != asked || offer.depths.is_some() != self.config.enhanced {
             let cure = match self.config.enhanced {
-                true => ": it makes no enhanced connections (RFC 6581), so it has to be reached without RDMA",
+                true => {
+                    ": it does not support enhanced connections (RFC 6581), so it must be reached without RDMA"
+                }
                 false => "",
             };
             let answer = offer.revision;
@@ -546,7 +548,7 @@ impl StreamMachine for QueuePair {
         match &self.phase {
             Phase::Starting { .. } if self.is_initiator => self.over("no MPA reply in time"),
             Phase::Starting { .. } => self.over("no MPA request in time"),
-            Phase::Full => self.over("the peer did not say in time that it is ready to receive"),
+            Phase::Full => self.over("the peer sent no ready-to-receive message in time"),
             Phase::Closing { reason, .. } => {
                 let reason = reason.clone();
                 self.over(&reason);

@@ -185,7 +185,7 @@ pub enum Up {
 }
 
 /// The reason of [`Up::Gone`] after an [`Up::Fault`].
-pub(crate) const FAULT: &str = "a fault of this program";
+pub(crate) const FAULT: &str = "a bug in Lunette";
 
 /// From the SCSI side to a transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

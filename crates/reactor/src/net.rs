@@ -41,7 +41,7 @@ fn listening(number: i32, name: &str) -> io::Result<TcpListener> {
     // as they have just been marked close-on-exec; nothing else owns them, since this is reached once for each.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     if !sockopt::socket_acceptconn(&socket).is_ok_and(|listens| listens) {
-        return Err(io::Error::other(format!("descriptor {number} ({name}) is no listening socket")));
+        return Err(io::Error::other(format!("descriptor {number} ({name}) is not a listening socket")));
     }
     let socket = TcpListener::from(socket);
     socket

@@ -19,7 +19,7 @@ pub(super) fn machine() -> Vec<Fact> {
         Fact::new("Lunette", env!("CARGO_PKG_VERSION")),
         Fact::new("Kernel", text("/proc/sys/kernel/osrelease").trim()),
         Fact::new("CPU", if processor.is_empty() { std::env::consts::ARCH.into() } else { processor }),
-        Fact::new("Cores", format!("{count} may be used of those online: {}", cores.trim())),
+        Fact::new("Cores", format!("{count} of those online may be used: {}", cores.trim())),
         Fact::new("Memory", format!("{:.1} GiB", kibibytes as f64 / f64::from(1 << 20))),
         Fact::new("Virtual machine", if virtual_machine { "yes" } else { "no" }),
         Fact::new("Load before", load.split(' ').next().unwrap_or_default()),

@@ -167,7 +167,7 @@ impl ProcessBed {
     }
 
     fn start_vblade(&mut self, row: &Row, started: &mut Started) -> Result<(), String> {
-        let path = self.files.path(&row.target.store, 0)?.ok_or("vblade has files only")?;
+        let path = self.files.path(&row.target.store, 0)?.ok_or("vblade serves only files")?;
         let [address] = &*vblade::addresses(&started.place, 1)? else { return Err("it has one LUN".into()) };
         let vblade = Vblade::start(&started.place, &row.scheduling.target_cores, address, &path)?;
         started.commands.push(vblade.line().into());
@@ -446,7 +446,7 @@ fn faults_of_cores(rows: &[Row]) -> Vec<String> {
         let cores = row.scheduling.cores.iter().chain(&row.scheduling.target_cores);
         for core in cores.filter(|core| !usable.contains(core)) {
             let fault = format!(
-                "scheduling `{}`: core {core} may not be used; cores that may be used here: {}",
+                "scheduling `{}`: core {core} may not be used; choose from the available cores: {}",
                 row.scheduling.name,
                 show_cores(&usable)
             );

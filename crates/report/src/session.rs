@@ -183,10 +183,10 @@ fn header(folder: &Folder, request: &Request, digest: &str) -> Result<Option<Hea
     let directory = request.directory.display();
     match old {
         Some(old) if old.plan != digest => Err(vec![format!(
-            "{directory}: it holds a report of another plan (or of other --quick or --peer); name another folder"
+            "{directory}: it holds a report of another plan (or with other --quick or --peer); name another directory"
         )]),
         Some(_) if !request.resume => Err(vec![format!(
-            "{directory}: it holds a report of this plan; add --resume to continue it, or name another folder"
+            "{directory}: it holds a report of this plan; add --resume to continue it, or name another directory"
         )]),
         old => Ok(old),
     }
@@ -221,8 +221,8 @@ fn refuse_overwriting(rows: &[Row]) -> Result<(), Vec<String>> {
     for row in rows {
         let theirs = matches!(row.target.kind, Kind::Url(_)) || matches!(row.target.store, Store::Block(_));
         let fault = format!(
-            "target `{}`: the plan writes to it, and what it holds would be lost; say overwrite = true in the plan, \
-             give --overwrite, or leave the writes out",
+            "target `{}`: the plan writes to it, and its contents would be lost; set overwrite = true in the plan, \
+             add --overwrite, or leave the writes out",
             row.target.name
         );
         if theirs && row.direction.writes() && !row.target.overwrite && !faults.contains(&fault) {
@@ -233,5 +233,5 @@ fn refuse_overwriting(rows: &[Row]) -> Result<(), Vec<String>> {
 }
 
 fn unusable(request: &Request, error: &std::io::Error) -> Vec<String> {
-    vec![format!("{}: {error}; name a writable folder", request.directory.display())]
+    vec![format!("{}: {error}; name a writable directory", request.directory.display())]
 }

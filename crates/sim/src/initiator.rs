@@ -558,7 +558,7 @@ impl Initiator {
         self.note(&[4], || format!("has lost its connection: {reason}"));
         let answers = self.link.as_ref().is_some_and(|link| link.machine.answers_logouts());
         let is_said = answers && reason == "logged out";
-        if reason.contains("breach") {
+        if reason.contains("protocol violation") {
             return Err(reason.to_owned());
         }
         for task in std::mem::take(&mut self.tasks) {

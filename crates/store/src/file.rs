@@ -143,7 +143,7 @@ impl Store for FileStore {
         let lost = |problem: String| format!("{}: {problem}", self.path.display());
         let found = probe::size(&self.file, self.shape.kind).map_err(|error| lost(error.to_string()))?;
         if found == 0 {
-            return Err(lost("it is empty now: cut off, or a device without a medium".into()));
+            return Err(lost("it is empty now: truncated, or a device without a medium".into()));
         }
         let size = found - found % u64::from(self.shape.grain.offset);
         let before = self.size.swap(size, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Store for FileStore {
         let found = probe::size(&self.file, self.shape.kind)?;
         if found > size_bytes {
             return Err(io::Error::other(format!(
-                "it has {found} bytes, and a smaller size would cut off data"
+                "it has {found} bytes, and a smaller size would lose data"
             )));
         }
         match self.shape.kind {

@@ -65,8 +65,8 @@ pub const SILENCE: &str = "the cluster does not answer";
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            PoolError::Conflict => "another version is there",
-            PoolError::Fenced => "the cluster has shut this client out",
+            PoolError::Conflict => "it has another version",
+            PoolError::Fenced => "the cluster has put this client on its blocklist",
             PoolError::Failed(problem) => problem,
         })
     }

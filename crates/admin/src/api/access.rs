@@ -41,7 +41,7 @@ fn identify(access: &AdminAccess, peer: Peer, request: &Request) -> Result<Peer,
     let (refusal, response) = match given {
         Some(given) => match bearer(given).and_then(|token| access.find(token)) {
             Some(token) => return Ok(Peer::Holder { token: token.clone(), address }),
-            None => ("the token is wrong", wrong_token()),
+            None => ("the token is invalid", wrong_token()),
         },
         None if [Method::GET, Method::HEAD].contains(request.method()) => return Ok(peer),
         None if access.tokens.is_empty() => ("there are no tokens", read_only()),
@@ -60,8 +60,8 @@ fn bearer(field: &HeaderValue) -> Option<&[u8]> {
 
 fn read_only() -> Response {
     let fix = "set admin_token_file in the daemon's configuration, reload the daemon (SIGHUP), and send one of its tokens";
-    let fault = fault("connection", "over TCP the daemon can be read only", fix);
-    problem(StatusCode::FORBIDDEN, "this connection may not change anything", &[fault])
+    let fault = fault("connection", "over TCP the daemon is read-only", fix);
+    problem(StatusCode::FORBIDDEN, "this connection is read-only", &[fault])
 }
 
 fn no_token() -> Response {
@@ -75,7 +75,7 @@ fn wrong_token() -> Response {
     let fix =
         "use a token of the daemon's admin_token_file; after editing the file, reload the daemon (SIGHUP)";
     let fault = fault("Authorization", "no such token", fix);
-    challenge(INVALID, problem(StatusCode::UNAUTHORIZED, "the token is wrong", &[fault]))
+    challenge(INVALID, problem(StatusCode::UNAUTHORIZED, "the token is invalid", &[fault]))
 }
 
 /// The error code for an invalid token (RFC 6750 section 3.1).

@@ -23,8 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// How long a client should wait before it reconnects.
 const RETRY: &str = "retry: 2000\n\n";
 const ALIVE: &str = ":\n\n";
-const DROPPED: &str =
-    "event: dropped\ndata: {\"why\":\"this client does not take events as fast as they come\"}\n\n";
+const DROPPED: &str = "event: dropped\ndata: {\"why\":\"this client does not read events fast enough\"}\n\n";
 
 pub(super) async fn follow(
     Shared(context): Shared<Context>,
@@ -39,7 +38,7 @@ pub(super) async fn follow(
         None => query.strip_prefix("after="),
     };
     let Some(following) = context.desk.follow(last) else {
-        let title = "too many clients follow events";
+        let title = "too many clients are following events";
         return problem(StatusCode::SERVICE_UNAVAILABLE, title, &[]);
     };
     deadline.extend(PATIENCE);

@@ -23,7 +23,7 @@ pub(super) async fn all(
         "sessions=1" => true,
         _ => {
             let fix = "write ?sessions=1 for metrics of each session, or leave it out";
-            return wrong_query(&fault("query", "it is not understood", fix));
+            return wrong_query(&fault("query", "it cannot be parsed", fix));
         }
     };
     let accepts = |field: &header::HeaderValue| {

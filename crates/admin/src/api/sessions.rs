@@ -26,8 +26,8 @@ pub(super) async fn all(
         None => None,
         Some(Ok(id)) => Some(id),
         Some(Err(_)) => {
-            let fix = "write the `next` of the page before";
-            return wrong_query(&fault("query", "`after` is no number of a session", fix));
+            let fix = "use the `next` of the previous page";
+            return wrong_query(&fault("query", "`after` is not a session number", fix));
         }
     };
     deadline.extend(LIST_TIME);
@@ -65,7 +65,7 @@ pub(super) async fn end(
     };
     if request.expected.is_some() {
         let fault = fault("If-Match", "sessions have no entity tag", "leave it out");
-        let title = "a session is not of one state";
+        let title = "a session has no version";
         return refused(&Refused { refusal: Refusal::Stale, title: title.into(), faults: vec![fault] });
     }
     let Ok(number) = id.parse::<u64>() else { return not_found(&id) };
@@ -77,6 +77,6 @@ pub(super) async fn end(
 
 fn not_found(id: &str) -> Response {
     let fault =
-        fault(&format!("session {id}"), "there is none of that number", "list them: lunette sessions");
+        fault(&format!("session {id}"), "there is none with that number", "list them: lunette sessions");
     problem(StatusCode::NOT_FOUND, "not found", &[fault])
 }

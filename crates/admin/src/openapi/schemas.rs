@@ -24,37 +24,39 @@ const CPU: &[Field] = &[
     ("uptime_seconds", SECONDS, "How long it has been serving"),
     ("user_seconds", SECONDS, "CPU time of the process"),
     ("system_seconds", SECONDS, "CPU time of the process in the kernel"),
-    ("threads", LIST, "The same of each thread"),
-    ("cores", LIST, "The same of each core of the machine, all processes together"),
+    ("threads", LIST, "The same for each thread"),
+    ("cores", LIST, "The same for each core of the machine, all processes together"),
 ];
 
-const STATS: &str = "Commands that have ended since it began to be served: `read` and `write` with `commands`, `bytes` and `latency` \
-                     (`sum_us`; `counts` of all that took up to `le_us` each, the last of which is null), `other`, and `errors` by reason: a sense key, a status, or `aborted`";
+const STATS: &str = "Commands that have ended since it was first served: `read` and `write` with `commands`, `bytes` \
+and `latency` \
+                     (`sum_us`; `counts` of those that took up to `le_us` each, of which the last is null), `other`, \
+                     and `errors` by reason: a sense key, a status, or `aborted`";
 
 const CORE: &[Field] = &[
     ("core", NUMBER, "Its number"),
-    ("busy_s", SECONDS, "How long it has worked, or waited for a processor"),
-    ("polling_s", SECONDS, "How long it has looked for work, and found none"),
-    ("asleep_s", SECONDS, "How long it has slept"),
+    ("busy_s", SECONDS, "Time spent working, or waiting for a processor"),
+    ("polling_s", SECONDS, "Time spent polling without finding work"),
+    ("asleep_s", SECONDS, "Time spent asleep"),
     ("sessions", NUMBER, "Sessions of targets that it serves"),
-    ("tasks", NUMBER, "Commands in flight that are more than an answer from memory"),
-    ("buffers_bytes", NUMBER, "What is in use of its I/O buffers"),
-    ("buffers_max_bytes", NUMBER, "How large those are"),
+    ("tasks", NUMBER, "Commands in flight, except those answered directly from memory"),
+    ("buffers_bytes", NUMBER, "Its I/O buffers in use"),
+    ("buffers_max_bytes", NUMBER, "Its I/O buffers in total"),
 ];
 
 const LUN: &[Field] = &[
     ("name", TEXT, "Its name"),
-    ("store", TEXT, "Where its data is, as --lun has it"),
+    ("store", TEXT, "Where its data is, in the format of --lun"),
     ("size_bytes", NUMBER_OR_NONE, "Its size; null: its store has not been opened yet"),
     ("block_bytes", NUMBER, "Its logical block size"),
     ("physical_block_bytes", NUMBER, "Its physical block size"),
     ("serial", TEXT, "Unit serial number"),
-    ("serial_lasts", SWITCH, "Whether that is the same at the next start"),
+    ("serial_lasts", SWITCH, "Whether it stays the same at the next start"),
     ("product", TEXT, "Product identification"),
     ("read_only", SWITCH, "It cannot be written"),
     ("write_cache", SWITCH, "Write cache enabled at start"),
     ("thin", SWITCH, "Thin provisioned"),
-    ("warn_at", TEXT_OR_NONE, "The part of its size at which its initiators are notified, such as \"80%\""),
+    ("warn_at", TEXT_OR_NONE, "The share of its size at which its initiators are notified, such as \"80%\""),
     ("removable", SWITCH, "A removable medium"),
     ("huge_pages", TEXT_OR_NONE, "Of memory: auto, always or never"),
     ("aoe", TEXT_OR_NONE, "Its address on interfaces that serve AoE"),
@@ -65,26 +67,23 @@ const LUN: &[Field] = &[
     ("bytes_burst", NUMBER_OR_NONE, "How many of them may come at once; null: 20 ms' worth"),
     ("stats", OBJECT, STATS),
     ("state", TEXT, "Its store now: open, late (not opened yet) or failed"),
-    ("last_error", TEXT_OR_NONE, "Why its store was not open when that was last so"),
-    ("used_bytes", NUMBER_OR_NONE, "What its store takes, where it is thin and that is known"),
+    ("last_error", TEXT_OR_NONE, "Why its store was last not open"),
+    ("used_bytes", NUMBER_OR_NONE, "The space that its store uses, if it is thin and that is known"),
     ("write_cache_enabled", SWITCH, "WCE, which initiators may change"),
-    (
-        "threshold_reached",
-        &["boolean", "null"],
-        "It takes as much as `warn_at` says; null: that is not configured",
-    ),
+    ("threshold_reached", &["boolean", "null"], "It uses as much as its `warn_at`; null: not configured"),
     ("reservation", OBJECT_OR_NONE, "`type` and `holders` of the reservation, if there is one"),
     (
         "registrations",
         LIST,
         "Who is registered: `initiator`, `target_port`, `key`, and whether it `holds` the reservation",
     ),
-    ("port_groups", LIST, "Its target port groups, each with `group` and the `state` that it is in"),
+    ("port_groups", LIST, "Its target port groups, each with `group` and its `state`"),
     (
         "gateway",
         OBJECT_OR_NONE,
-        "Where several gateways share it: the `name` and `role` of this one, which is `active`, all `gateways`, clients that this one has \
-         `shut_out`, each with `client` and `age_seconds`, and the `fault` that keeps it from being active",
+        "Where several gateways share it: the `name` and `role` of this one, which is `active`, all `gateways`, \
+         clients that this one has fenced (`shut_out`), each with `client` and `age_seconds`, and the `fault` that \
+         keeps it from being active",
     ),
 ];
 
@@ -93,7 +92,7 @@ const TARGET: &[Field] = &[
     ("alias", TEXT_OR_NONE, "Its alias"),
     ("sessions_max", NUMBER, "Sessions at most"),
     ("queue_depth", NUMBER_OR_NONE, "Commands that a session may have in flight"),
-    ("portals", LIST, "Names of the portals that it is reached through"),
+    ("portals", LIST, "Names of the portals through which it is reached"),
     ("luns", LIST, "The LUNs that it shows, each with `number` and `lun`"),
     ("groups", LIST, "Its groups, in their order"),
 ];
@@ -104,12 +103,12 @@ const GROUP: &[Field] = &[
     ("networks", LIST, "Networks that initiators come from; none: any"),
     ("deny", SWITCH, "Its members are refused"),
     ("read_only", SWITCH, "All LUNs are read-only for them"),
-    ("queue_depth", NUMBER_OR_NONE, "Commands that a session may have in flight; null: as the target says"),
-    ("luns", LIST_OR_NONE, "LUNs of their own, each with `number` and `lun`; null: the target's"),
+    ("queue_depth", NUMBER_OR_NONE, "Commands that a session may have in flight; null: the target's"),
+    ("luns", LIST_OR_NONE, "The LUNs that they see, each with `number` and `lun`; null: the target's"),
     ("chap", OBJECT_OR_NONE, "CHAP: `user`, `mutual_user`, `algorithms` (none: all)"),
-    ("iops_max", NUMBER_OR_NONE, "Commands a second at most, of all members together"),
+    ("iops_max", NUMBER_OR_NONE, "Commands a second at most, for all members together"),
     ("iops_burst", NUMBER_OR_NONE, "How many of them may come at once; null: 20 ms' worth"),
-    ("bytes_per_second_max", NUMBER_OR_NONE, "Bytes a second at most, of all members together"),
+    ("bytes_per_second_max", NUMBER_OR_NONE, "Bytes a second at most, for all members together"),
     ("bytes_burst", NUMBER_OR_NONE, "How many of them may come at once; null: 20 ms' worth"),
 ];
 
@@ -118,7 +117,7 @@ const PORTAL: &[Field] = &[
     ("listen", TEXT, "The address and port in the file"),
     ("address", TEXT, "The address and port that are bound"),
     ("group", NUMBER, "Target portal group tag"),
-    ("cores", TEXT, "Cores that take its connections"),
+    ("cores", TEXT, "Cores that serve its connections"),
     ("transports", LIST, "iscsi, iser, srp"),
     ("rdma", &["boolean", "string"], "Whether RDMA devices listen; \"only\": TCP does not"),
     ("drain_s", SECONDS_OR_NONE, "It is drained: how long sessions have to log out"),
@@ -128,44 +127,44 @@ const PORTAL: &[Field] = &[
 const PORTAL_GROUP: &[Field] = &[
     ("name", TEXT, "Its tag, for paths"),
     ("group", NUMBER, "Its tag"),
-    ("state", TEXT, "The asymmetric access state that is configured; each LUN has the one that it is in"),
+    ("state", TEXT, "The configured asymmetric access state; the current one is shown for each LUN"),
     ("preferred", SWITCH, "Initiators should prefer it"),
-    ("explicit", SWITCH, "Initiators may set its state, each for a LUN"),
-    ("port_ids", TEXT_OR_NONE, "What its ports are numbered by; null: all numbers"),
+    ("explicit", SWITCH, "Initiators may set its state, separately for each LUN"),
+    ("port_ids", TEXT_OR_NONE, "Range of the relative identifiers of its ports; null: any"),
     ("portals", LIST, "Names of its portals"),
 ];
 
 const SESSION: &[Field] = &[
-    ("id", NUMBER, "Its number in the log; no other session of the daemon has it, or had it before"),
-    ("initiator", TEXT, "The initiator's name; of AoE its address"),
+    ("id", NUMBER, "Its number in the log, which the daemon never reuses"),
+    ("initiator", TEXT, "The initiator's name; for AoE its address"),
     ("alias", TEXT_OR_NONE, "The alias that the initiator gave"),
     ("transport", TEXT, "iSCSI, iSER, SRP or AoE"),
-    ("address", TEXT, "The initiator's address and port; of AoE its Ethernet address"),
-    ("portal", TEXT_OR_NONE, "The address that it has connected to; null: AoE"),
-    ("interface", TEXT_OR_NONE, "Of AoE: the network interface"),
-    ("aoe", TEXT_OR_NONE, "Of AoE: the address of the unit"),
+    ("address", TEXT, "The initiator's address and port; for AoE its Ethernet address"),
+    ("portal", TEXT_OR_NONE, "The address that it connected to; null: AoE"),
+    ("interface", TEXT_OR_NONE, "AoE: the network interface"),
+    ("aoe", TEXT_OR_NONE, "AoE: the address of the unit"),
     ("target", TEXT_OR_NONE, "The target's name; null: a discovery session, or AoE"),
-    ("isid", TEXT_OR_NONE, "Of iSCSI and iSER: the initiator's session id, in hexadecimal"),
-    ("tsih", NUMBER_OR_NONE, "Of iSCSI and iSER: the target's session handle"),
+    ("isid", TEXT_OR_NONE, "iSCSI and iSER: the initiator's session ID (ISID), in hexadecimal"),
+    ("tsih", NUMBER_OR_NONE, "iSCSI and iSER: the target session identifying handle (TSIH)"),
     ("core", NUMBER, "The core that serves it"),
     ("state", TEXT, "serving, moving (to another core) or ending"),
     ("age_seconds", SECONDS, "How long ago its connection was accepted"),
     (
         "in_flight",
         NUMBER,
-        "Commands that have come and not ended; one that is answered as it comes counts only until that has left",
+        "Commands in flight; one that is answered immediately counts only until its answer was sent",
     ),
     ("commands", NUMBER, "Commands that have come"),
-    ("read_bytes", NUMBER, "Bytes that they were to read"),
-    ("write_bytes", NUMBER, "Bytes that they were to write"),
+    ("read_bytes", NUMBER, "Bytes that they requested to read"),
+    ("write_bytes", NUMBER, "Bytes that they requested to write"),
     ("stats", OBJECT, STATS),
     ("keys", OBJECT, "What was negotiated"),
 ];
 
 const STEPS: &[Field] = &[
     ("applied", SWITCH, "False: only shown (dry_run)"),
-    ("steps", LIST, "What was done to whom, in this order"),
-    ("warnings", LIST, "What is questionable about it"),
+    ("steps", LIST, "The steps that were taken, in order"),
+    ("warnings", LIST, "Warnings about it"),
 ];
 
 const PROBLEM: &[Field] = &[
@@ -200,7 +199,8 @@ pub(super) fn list(item: &Value) -> Value {
         "type": "object",
         "properties": {
             "items": { "type": "array", "items": item },
-            "next": { "type": ["string", "integer", "null"], "description": "`after` of the next page; 409 if that has gone" },
+            "next": { "type": ["string", "integer", "null"], "description": "`after` of the next page; 409 if that \
+             item is gone" },
         },
     })
 }

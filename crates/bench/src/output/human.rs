@@ -16,7 +16,7 @@ pub fn human(result: &RunResult) -> String {
     out.push('\n');
     out.push_str(&table(&cpu(result)));
     if let Some(reason) = &result.target_cpu_lost {
-        out.push_str(&format!("WARNING: the target's CPU is not known: {reason}\n"));
+        out.push_str(&format!("WARNING: the target's CPU time is unknown: {reason}\n"));
     }
     if !result.cores.is_empty() {
         out.push('\n');

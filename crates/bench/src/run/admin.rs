@@ -41,7 +41,7 @@ impl AdminClient {
     /// What the target has used so far, or why that is unknown.
     pub(super) fn snapshot(&self) -> Result<Snapshot, String> {
         serde_json::from_str(&self.admin.get("/v1/cpu")?)
-            .map_err(|error| format!("the target's answer is not understood: {error}"))
+            .map_err(|error| format!("cannot parse the target's answer: {error}"))
     }
 }
 
@@ -76,6 +76,6 @@ pub(super) mod tests {
         assert!(AdminClient::open(Answers::new(&[&far])).unwrap().is_elsewhere());
         assert_eq!(AdminClient::open(Answers::new(&[])).unwrap_err(), "it has ended");
         let foreign = Answers(Mutex::new(vec!["{\"pid\":1}".to_owned()].into_iter()));
-        assert!(AdminClient::open(foreign).unwrap_err().contains("not understood"));
+        assert!(AdminClient::open(foreign).unwrap_err().contains("cannot parse"));
     }
 }

@@ -52,7 +52,7 @@ fn amounts(job: &Job, targets: usize) -> [Fault; 7] {
             format!("{threads} threads are too many"),
             "choose fewer --numjobs, at most 1024 in all",
         ),
-        (depth == 0, "no operation is to be kept in flight".into(), "choose an --iodepth of at least 1"),
+        (depth == 0, "no operation would be kept in flight".into(), "choose an --iodepth of at least 1"),
         (
             depth > DEPTH_MAX,
             format!("{depth} operations in flight are too many for one job"),
@@ -70,18 +70,18 @@ fn settings(job: &Job) -> [Fault; 11] {
     [
         (
             job.rwmixread > 100,
-            format!("--rwmixread {} is more than all", job.rwmixread),
+            format!("--rwmixread {} is more than 100", job.rwmixread),
             "choose 0 to 100 percent",
         ),
         (
             job.buffer_compress > 100,
-            format!("--buffer-compress {} is more than all", job.buffer_compress),
+            format!("--buffer-compress {} is more than 100", job.buffer_compress),
             "choose 0 to 100 percent",
         ),
         (
             job.rate == Some(0),
             "--rate 0 does nothing".into(),
-            "choose bytes per second, as 100M, or leave it out",
+            "choose bytes per second, such as 100M, or leave it out",
         ),
         (
             job.rate_iops == Some(0),
@@ -90,13 +90,13 @@ fn settings(job: &Job) -> [Fault; 11] {
         ),
         (
             job.rate.is_some() && job.rate_iops.is_some(),
-            "--rate and --rate-iops are two paces".into(),
+            "--rate and --rate-iops cannot be combined".into(),
             "leave one of them out",
         ),
         (job.runtime.is_zero(), "--runtime 0 measures nothing".into(), "choose a longer time"),
         (
             job.style == Style::Shared && is_random(job.rw),
-            "threads that share one range go through it in order".into(),
+            "threads that share a range must go through it in order".into(),
             "choose --rw read, write or trim",
         ),
         (
@@ -189,7 +189,7 @@ mod tests {
         refused(Job { rwmixread: 101, ..base.clone() }, "percent");
         refused(Job { rate: Some(0), ..base.clone() }, "--rate 0");
         refused(Job { rate_iops: Some(0), ..base.clone() }, "--rate-iops 0");
-        refused(Job { rate: Some(1), rate_iops: Some(1), ..base.clone() }, "two paces");
+        refused(Job { rate: Some(1), rate_iops: Some(1), ..base.clone() }, "cannot be combined");
         refused(Job { style: Style::Shared, ..base.clone() }, "in order");
         refused(Job { verify: true, rw: Rw::Trim, ..base.clone() }, "--verify");
         refused(Job { verify: true, ..base.clone() }, "only reads");

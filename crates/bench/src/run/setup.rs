@@ -75,7 +75,8 @@ impl Plan {
         let mut slots = Vec::new();
         for (stream, &(mix, depth)) in self.streams.iter().enumerate() {
             for _ in 0..depth {
-                let places = buffer(job, mix, &mut io, &mut rng).ok_or("the buffers do not fit")?;
+                let places =
+                    buffer(job, mix, &mut io, &mut rng).ok_or("not enough memory for the buffers")?;
                 slots.push(Slot::new(stream, places));
             }
         }
@@ -133,8 +134,8 @@ impl Target {
         }
         if job.rw == Rw::Trim && !traits.discards {
             return wrong(
-                "it gives no space back".into(),
-                "choose another --rw, or a target that is thin provisioned",
+                "it cannot release space".into(),
+                "choose another --rw, or a thin provisioned target",
             );
         }
         let Some(room) = traits.size_bytes.checked_sub(job.offset) else {
@@ -143,7 +144,7 @@ impl Target {
         };
         let size = job.size.unwrap_or(room);
         if size > room {
-            let problem = format!("from --offset on it has {room} bytes, not {size}");
+            let problem = format!("beyond --offset it has only {room} bytes, not {size}");
             return wrong(problem, "choose a smaller --size or --offset");
         }
         let blocks = size / u64::from(job.bs);

@@ -98,7 +98,7 @@ fn a_write_that_goes_elsewhere_is_misplaced() {
     let counts = counts(&result);
     assert!(counts.misplaced > 0 && counts.misplaced == counts.checked, "{counts:?}");
     assert!(
-        result.first_errors.iter().any(|error| error.contains("belongs at byte")),
+        result.first_errors.iter().any(|error| error.contains("holds the data of byte")),
         "{:?}",
         result.first_errors
     );

@@ -150,7 +150,7 @@ fn groups_come_and_go() {
 #[test]
 fn the_last_group_of_a_target_stays() {
     let refused = |edit: &Edit| match edit.apply(FILE) {
-        Err(EditError::Wrong(what, _)) => assert!(what.contains("everybody could log in"), "{what}"),
+        Err(EditError::Wrong(what, _)) => assert!(what.contains("would be open to everyone"), "{what}"),
         other => panic!("{other:?}"),
     };
     refused(&group(Action::Remove));

@@ -152,12 +152,12 @@ const COMMAND_WORK: u64 = 16 << 10;
 
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
-pub(super) const OVERTAKEN: &str = "a newer login of the same session waits in its place";
-pub(super) const NO_ROOM: &str = "the target has no room for another session (sessions_max)";
-pub(super) const MADE_ROOM: &str = "it made room for others that log in (logins_max)";
-pub(super) const PARTED: &str = "it was over, and its connection made room for others";
-pub(super) const STOPS: &str = "the daemon stops";
-pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
+pub(super) const OVERTAKEN: &str = "a newer login of the same session replaced it";
+pub(super) const NO_ROOM: &str = "the target has no free slot for another session (sessions_max)";
+pub(super) const MADE_ROOM: &str = "its slot was needed for other logins (logins_max)";
+pub(super) const PARTED: &str = "it had ended, and its connection was needed for others";
+pub(super) const STOPS: &str = "the daemon is stopping";
+pub(super) const COLD_RESET: &str = "an initiator sent TARGET COLD RESET";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {

@@ -28,7 +28,7 @@ use wire::scsi::lun;
 pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why a login is refused that began before access was changed.
-const CHANGED: &str = "who may log in was changed meanwhile";
+const CHANGED: &str = "access was changed meanwhile";
 
 impl Connection {
     /// Hides LUNs that are not in this list from the session. Returns the units of those that it loses.
@@ -70,14 +70,14 @@ impl Connection {
         let Some(index) = served.target(number) else { return Some("its target was removed") };
         let Some((portal, listens)) = served.portal(portal) else { return Some("its portal was removed") };
         if self.is_barred(listens) {
-            return Some("its portal does not offer its transport any more");
+            return Some("its portal no longer offers its transport");
         }
         if self.is_cut_off(listens) {
-            return Some("its portal does not serve what it came by any more (rdma)");
+            return Some("its portal no longer serves RDMA devices or TCP (rdma)");
         }
         let target = &served.config.targets[index];
         if !target.portals.contains(&portal) {
-            return Some("its target is not reached through its portal any more");
+            return Some("its target is no longer reached through its portal");
         }
         // Its I_T nexus includes the target port of this group (RFC 7143 section 4.2.7.1), and reservations
         // identify it by that.
@@ -89,7 +89,7 @@ impl Connection {
         }
         match target.group_of(&session.initiator, from.ip()) {
             Some(group) if group.deny => Some("a group of its target denies it"),
-            None if !target.groups.is_empty() => Some("no group of its target matches it any more"),
+            None if !target.groups.is_empty() => Some("no group of its target matches it any longer"),
             Some(_) | None => None,
         }
     }

@@ -59,7 +59,7 @@ impl Daemon {
                 // The caller that removed it has waited for this.
                 continue;
             }
-            tracing::info!(lun = %name, is_flushed, "what was begun on the removed LUN has ended, and its store is closed");
+            tracing::info!(lun = %name, is_flushed, "the commands of the removed LUN have ended, and its store is closed");
             let is_in_place = self.released(released);
             let Err(why) = check_saved(is_flushed, is_in_place) else { continue };
             tracing::error!(lun = %name, "the LUN was removed: {why}");
@@ -114,7 +114,7 @@ impl Daemon {
         open: impl FnOnce(&mut Lun) -> Option<Opened>,
     ) -> Result<(), ChangeError> {
         if self.skip_hanging().is_none() {
-            return Err(ChangeError::Refused("a core has yet to take the change before this one".into()));
+            return Err(ChangeError::Refused("a core has not applied the previous change yet".into()));
         }
         let opened = plan.comes().and_then(open);
         if let Some(why) = opened.as_ref().and_then(|opened| opened.failed.as_ref())
@@ -229,7 +229,7 @@ impl Daemon {
         let reports = Reports { mail: &self.mail, events: &self.events };
         match start_watch(&served.config, lun, number, store, None, Some(SpaceWatch::new(space)), reports) {
             Ok(watch) => self.watches.extend(watch.inspect(|(_, watch)| watch.begin())),
-            Err(error) => tracing::error!(lun = %lun.name, "its warn_at is not heeded: {error}"),
+            Err(error) => tracing::error!(lun = %lun.name, "its warn_at has no effect: {error}"),
         }
     }
 
@@ -252,7 +252,7 @@ impl Daemon {
             false => format!("it has taken longer than {} s", self.patience.limit.as_secs()),
         };
         let what = format!(
-            "{why}: what was begun before is left to end, of {names} (a store that does not answer, or a SANITIZE)"
+            "{why}: commands are still in flight on {names} (a store that does not answer, or a SANITIZE)"
         );
         (is_flushed, Some(what))
     }

@@ -159,7 +159,7 @@ fn attempt_all(
             |problem, remedy: &str| OpenError { what: lun.name.clone(), problem, remedy: remedy.into() };
         let Some(pending) = pending else {
             let remedy = "raise the limit of tasks (TasksMax, ulimit -u)";
-            return (Err(fault("there is no thread for it".into(), remedy)), None);
+            return (Err(fault("no thread could be started for it".into(), remedy)), None);
         };
         match pending.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok((found, attempt)) => {
@@ -167,8 +167,8 @@ fn attempt_all(
                 (attempt, None)
             }
             Err(_) => {
-                let problem = format!("it has not opened in {} seconds", patience.as_secs());
-                (Err(fault(problem, "its device or server does not answer; it is waited for")), Some(pending))
+                let problem = format!("it could not be opened within {} seconds", patience.as_secs());
+                (Err(fault(problem, "its device or server does not answer; waiting for it")), Some(pending))
             }
         }
     };
@@ -186,7 +186,7 @@ fn opened(
     match attempt {
         Ok(store) => Opened { store, failed: None, losses, space: Arc::default(), seat },
         Err(error) => {
-            tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
+            tracing::error!(lun = %lun.name, "the store cannot be opened, its LUNs are not ready: {error}");
             let (config, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
             let (about, joined) = (about.clone(), seat.clone());
             let opener = move |size_bytes: Option<u64>| {
@@ -231,8 +231,8 @@ fn warn_if_larger(name: &str, path: &Path, size: Option<u64>, found: u64) {
     if let Some(size) = size.filter(|size| *size < found) {
         tracing::warn!(
             lun = %name,
-            "{path}: it has {found} bytes, and not size = {size}, as when the daemon was killed while it was made larger; it is \
-             served as it is: write size = {found} into the configuration"
+            "{path}: it has {found} bytes instead of size = {size}, perhaps because the daemon was killed while \
+             extending it; it is served as it is: set size = {found} in the configuration"
         );
     }
 }
@@ -310,7 +310,8 @@ fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Ve
         return Ok(Vec::new());
     }
     let Some(dir) = &about.state_dir else {
-        tracing::info!(target = %url, "what a daemon that was killed has sent may still be executed: --state-dir prevents that");
+        tracing::info!(target = %url, "without --state-dir, the target may still execute commands of a daemon that \
+        was killed");
         return Ok(Vec::new());
     };
     let file = SavedPorts::new(dir, serial);
@@ -333,7 +334,7 @@ fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Ve
         (ports.clone(), ports)
     };
     file.replace(Box::new(System), &all).map_err(|error| {
-        let problem = format!("the initiator ports cannot be kept: {error}");
+        let problem = format!("the initiator ports cannot be saved: {error}");
         fault(problem, "is the state directory writable?")
     })?;
     Ok(ports)
@@ -410,7 +411,7 @@ mod tests {
             About { state_dir: None, cores: 1, opened: Arc::default(), takes_larger: true, takeover: None };
         let opened = opened(&about, &luns[1], attempt, pending, Arc::default(), None);
         let error = opened.failed.expect("it hangs");
-        assert!(error.contains("lun1: it has not opened in 0 seconds"), "{error}");
+        assert!(error.contains("lun1: it could not be opened within 0 seconds"), "{error}");
         drop(release);
         let traits = opened.store.refresh().expect("it opens").expect("it has changed");
         assert_eq!((traits.size_bytes, count.load(Ordering::Relaxed)), (2 << 20, 1), "whatever its blocks");

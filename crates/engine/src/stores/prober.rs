@@ -81,9 +81,9 @@ impl Watch {
         let _ =
             self.until.send(WatchRequest::Grow(Growth { size_bytes, is_decided: is_decided.clone(), done }));
         patience.wait(&is_done).unwrap_or_else(|error| match error {
-            RecvTimeoutError::Disconnected => Err("nobody looks after the store".into()),
+            RecvTimeoutError::Disconnected => Err("the store has no thread".into()),
             RecvTimeoutError::Timeout if is_decided.swap(true, Ordering::SeqCst) => {
-                Err("its store does not answer; it may still become larger when it does".into())
+                Err("its store does not answer; it may still be extended when it does".into())
             }
             RecvTimeoutError::Timeout => Err("its store does not answer".into()),
         })
@@ -210,7 +210,7 @@ impl Watched {
         if misplaced != self.misplaced {
             match &misplaced {
                 None => {
-                    tracing::warn!(%lun, "the path of the store leads to it again: {}", self.store.describe())
+                    tracing::warn!(%lun, "the store is at its path again: {}", self.store.describe())
                 }
                 Some(problem) if is_read_only => tracing::warn!(%lun, "{problem}"),
                 Some(problem) => tracing::error!(%lun, "{problem}"),
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn another_reason_is_logged_at_once_after_the_start_and_then_now_and_then() {
         let (store, mut watched) = watched();
-        watched.failed = Some("it has not opened in 2 seconds".into());
+        watched.failed = Some("it could not be opened within 2 seconds".into());
         let start = Instant::now();
         let mut logs = |reason: &str, after: Duration| {
             *store.0.lock().unwrap() = Err(reason.into());
@@ -304,7 +304,7 @@ mod tests {
             watched.logged == Some(start + after) && watched.failed.as_deref() == Some(reason)
         };
         let second = Duration::from_secs(1);
-        assert!(!logs("it has not opened in 2 seconds", second));
+        assert!(!logs("it could not be opened within 2 seconds", second));
         assert!(logs("wrong secret", second * 2));
         assert!(!logs("wrong secret", second * 3));
         assert!(!logs("refused", second * 3));

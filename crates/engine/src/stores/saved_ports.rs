@@ -32,9 +32,9 @@ impl SavedPorts {
     /// When the file may exist but cannot be read, or is damaged: a message.
     pub fn read(&self, files: &dyn Files) -> Result<Vec<InitiatorPort>, String> {
         match files.read(&self.path) {
-            Ok(bytes) => parse(&bytes).ok_or_else(|| "the kept initiator ports are damaged".into()),
+            Ok(bytes) => parse(&bytes).ok_or_else(|| "the saved initiator ports are damaged".into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(format!("the kept initiator ports cannot be read: {error}")),
+            Err(error) => Err(format!("the saved initiator ports cannot be read: {error}")),
         }
     }
 

@@ -46,7 +46,7 @@ impl SpaceWatch {
             let at = size / 100 * u64::from(percent);
             let is_reached = used >= if self.has_warned { at.saturating_sub(SLACK_BYTES) } else { at };
             if is_reached && !self.has_warned {
-                tracing::warn!(%lun, used, available, size, "it takes {percent} % of its size (warn_at)");
+                tracing::warn!(%lun, used, available, size, "{percent} % of its size is in use (warn_at)");
                 events.report(|| Event::ThresholdReached {
                     lun: lun.to_owned(),
                     used_bytes: used,

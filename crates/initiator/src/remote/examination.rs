@@ -106,7 +106,7 @@ impl RemoteLane {
             self.store.losing(|continuity| continuity.reset(attentions.power_on));
         }
         if attentions.identity && self.session.is_open() {
-            return self.renew(io, "the unit may be another one now");
+            return self.renew(io, "the unit may have been replaced");
         }
         self.doubt();
     }
@@ -144,7 +144,7 @@ impl RemoteLane {
         self.examine(io);
         let is_open = self.session.is_open();
         if is_open && self.store.is_another.load(Ordering::Relaxed) {
-            self.renew(io, "the unit may be another one now");
+            self.renew(io, "the unit may have been replaced");
         } else if (is_open || self.examination.is_some()) && self.era != self.store.continuity.era() {
             self.renew(io, "the target may have restarted");
         }
@@ -196,7 +196,7 @@ impl RemoteLane {
             return self.answered_late(io.now(), data.is_some());
         }
         if matches!(ending, Ending::Lost { .. }) {
-            return self.renew(io, "the unit answers no questions");
+            return self.renew(io, "the unit does not answer");
         }
         match (question, &data) {
             (Question::Capacity, Some(data)) => {
@@ -205,7 +205,7 @@ impl RemoteLane {
                     Some((blocks, found)) if found == block_bytes => self.store.capacity_seen(blocks),
                     Some((_, found)) => {
                         return self.refuse(io, &format!(
-                            "the blocks of {} have {found} bytes now, no longer {block_bytes}: give it back its block \
+                            "the blocks of {} now have {found} bytes instead of {block_bytes}: restore its block \
                              size, or restart to serve it as it is",
                             self.store.url
                         ));
@@ -301,10 +301,10 @@ impl RemoteLane {
         let another = match is_disk(inquiry) {
             Err(reason) => Some(reason),
             Ok(()) if identity.is_of(inquiry, page) => None,
-            Ok(()) => Some(format!("it is {} now, no longer {identity}", identity.found(inquiry, page))),
+            Ok(()) => Some(format!("it is now {}, no longer {identity}", identity.found(inquiry, page))),
         };
         if let Some(reason) = another {
-            return self.refuse(io, &format!("the unit behind {} is another one: {reason}", self.store.url));
+            return self.refuse(io, &format!("the unit at {} was replaced: {reason}", self.store.url));
         }
         self.store.identified(Ok(()));
         *is_proven |= withholds_logins(inquiry);
@@ -367,13 +367,13 @@ impl RemoteLane {
         }
         self.backoff = self.store.geometry.ordered.then(|| Backoff::new(now));
         let next = if self.backoff.is_some() {
-            "the question is repeated"
+            "the check is repeated"
         } else {
-            "restart the target, and then this daemon; or this daemon once the target is known to be idle"
+            "restart the target and then this daemon, or only this daemon once the target is known to be idle"
         };
         tracing::warn!(
             store = %self.store.url,
-            "the target does not prove that writes without an answer have ended: their blocks are not ready; {next}"
+            "the target does not prove that unanswered writes have ended: their blocks are not ready; {next}"
         );
     }
 

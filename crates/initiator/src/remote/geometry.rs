@@ -68,7 +68,7 @@ impl Geometry {
         let inquiry = must(command, inquiry(), PAGE_BYTES.into(), "INQUIRY")?;
         is_disk(&inquiry)?;
         let capacity = must(command, read_capacity(), CAPACITY_BYTES, "READ CAPACITY(16)")?;
-        let (blocks, block_bytes) = capacity_of(&capacity).ok_or("the capacity is cut short")?;
+        let (blocks, block_bytes) = capacity_of(&capacity).ok_or("the capacity data is truncated")?;
         if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_power_of_two() {
             return Err(format!("blocks of {block_bytes} bytes cannot be served"));
         }
@@ -154,7 +154,7 @@ pub(super) fn is_disk(inquiry: &[u8]) -> Result<(), String> {
     match (StandardData::QUALIFIER.get(inquiry), StandardData::DEVICE_TYPE.get(inquiry)) {
         (Some(qualifier::CONNECTED), Some(device_type::DISK)) => Ok(()),
         (Some(qualifier::CONNECTED), Some(kind)) => {
-            Err(format!("the unit is no disk (device type {kind:02x}h)"))
+            Err(format!("the unit is not a disk (device type {kind:02x}h)"))
         }
         (_, _) => Err("there is no such unit".into()),
     }

@@ -169,7 +169,7 @@ impl RemoteLane {
         };
         tracing::warn!(
             store = %self.store.url,
-            "writes were abandoned that the target has not answered: until it has, their blocks are not ready; {next}"
+            "unanswered writes were abandoned: until the target answers them, their blocks are not ready; {next}"
         );
     }
 
@@ -596,10 +596,10 @@ impl RemoteLane {
         let is_write = flight.is_syncing || matches!(flight.op, Op::Flush) || changes(&flight.op);
         let ((data_in, data_out), Moved { read_bytes, write_bytes, residual }) = (flight.data, moved);
         reactor::limited!(
-            "answers of remote units that cannot be true",
+            "impossible answers of remote units",
             tracing::Level::ERROR,
             store = %self.store.url, at, data_in, read_bytes, data_out, write_bytes, %residual,
-            "the target answered GOOD to a command whose data it did not move as it should"
+            "the target answered GOOD to a command whose data it did not transfer completely"
         );
         self.doubt();
         if is_write {

@@ -176,7 +176,7 @@ impl Visit {
                 Ok(false)
             }
             (Step::OrderedProbe { since, .. }, None) if now.since(*since) >= PROBE_WITHIN => {
-                Err("it does not prove that what it was sent before this start has ended".into())
+                Err("it does not prove that commands from before this start have ended".into())
             }
             // The caller sets the pace.
             (Step::OrderedProbe { since, is_under_way: false }, None) => self.probe_ordered(*since, now),
@@ -210,7 +210,7 @@ impl Visit {
     }
 
     fn ask<I: Io>(&mut self, io: &mut I) -> Result<bool, String> {
-        let places = io.arena().take(PAGE_BYTES.into()).ok_or("there is no memory for a question")?;
+        let places = io.arena().take(PAGE_BYTES.into()).ok_or("no memory is available for a command")?;
         self.step = Step::Ask(places);
         let request = request::request(self.session.lun_bytes(), inquiry(), places, Places::EMPTY);
         self.submit(io.now(), request)

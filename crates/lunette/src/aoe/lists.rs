@@ -15,10 +15,10 @@ use wire::iwarp::Layout;
 pub(super) struct MaskArguments {
     #[command(flatten)]
     asked: Asked,
-    /// Add this address, also several times; `ours` is the interface's own
+    /// Add this address (may be repeated); `ours` is the interface's own
     #[arg(long, value_name = "MAC")]
     add: Vec<Name>,
-    /// Remove this address, also several times
+    /// Remove this address (may be repeated)
     #[arg(long, value_name = "MAC")]
     remove: Vec<Name>,
     /// Edit it even if that shuts this interface out
@@ -34,10 +34,10 @@ pub(super) struct ReserveArguments {
     /// Reserve the unit for these addresses; `ours` is the interface's own
     #[arg(long, value_name = "MAC,...", value_delimiter = ',', num_args = 1, conflicts_with = "release")]
     set: Vec<Name>,
-    /// Reserve it for nobody
+    /// Release it
     #[arg(long)]
     release: bool,
-    /// Even if others have reserved it, in whatever way
+    /// Do so even if others have reserved it, in whatever way
     #[arg(long)]
     force: bool,
 }

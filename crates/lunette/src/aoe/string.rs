@@ -14,16 +14,16 @@ use wire::is_printable;
 pub(super) struct ConfigArguments {
     #[command(flatten)]
     asked: Asked,
-    /// Fail unless it is this one; \xHH is a byte, \\ a backslash
+    /// Fail unless it is equal to this; \xHH is a byte, \\ a backslash
     #[arg(long, value_name = "STRING", value_parser = bytes_of, conflicts_with_all = ["prefix", "set"])]
     test: Option<Text>,
-    /// Fail unless it begins so
+    /// Fail unless it begins with this
     #[arg(long, value_name = "STRING", value_parser = bytes_of, conflicts_with = "set")]
     prefix: Option<Text>,
     /// Set it, if there is none yet
     #[arg(long, value_name = "STRING", value_parser = bytes_of)]
     set: Option<Text>,
-    /// Set it, whatever is there
+    /// Set it even if there is one
     #[arg(long, requires = "set")]
     force: bool,
 }

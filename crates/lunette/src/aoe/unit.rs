@@ -114,7 +114,7 @@ const RESERVED: &str =
 fn problem(reply: &Reply, kind: OrderKind) -> String {
     if reply.status == RESERVATION_CONFLICT {
         return match kind {
-            OrderKind::SetReserve => "others have reserved it; add --force to override that".into(),
+            OrderKind::SetReserve => "it is reserved by others; add --force to override that".into(),
             OrderKind::SetConfig
             | OrderKind::ForceConfig
             | OrderKind::ReadMask

@@ -48,7 +48,8 @@ impl Outputs {
                     outputs.stdout = form;
                 }
                 Some(path) if path == Path::new(STDOUT) => {
-                    let text = "--json and --csv cannot both go to standard output; write one to a file, as --csv=FILE";
+                    let text = "--json and --csv cannot both go to standard output; write one to a file, for example \
+                    --csv=FILE";
                     return Err(Failure::wrong_input(text));
                 }
                 Some(path) => outputs.files.push((form, ResultFile::open(path)?)),

@@ -46,7 +46,7 @@ impl Place {
 
 impl Host {
     fn parse(text: &str) -> Result<Host, (&'static str, &'static str)> {
-        let form = "write HOST:PORT behind the scheme, such as storage1:9260 or [2001:db8::1]:9260";
+        let form = "write HOST:PORT after the scheme, such as storage1:9260 or [2001:db8::1]:9260";
         let parts = text.strip_suffix('/').unwrap_or(text).rsplit_once(':');
         let (name, port) = parts.ok_or(("the port is missing", form))?;
         let port = port.parse().map_err(|_| ("the port is not a number up to 65535", form))?;

@@ -43,8 +43,8 @@ impl Medium {
         match format.map_err(|error| Failure::failed(format!("{}: {error}", self.name)))? {
             None => Ok(()),
             Some(format) => Err(Failure::wrong_input(format!(
-                "{0}: this is a {format} image, whose bytes are not those of the disk in it; make a raw one of it: \
-                 qemu-img convert -f {format} -O raw {0} RAW; or give --raw to copy it as it is",
+                "{0}: this is a {format} image, whose bytes are not those of the disk in it; convert it: qemu-img \
+                 convert -f {format} -O raw {0} RAW; or add --raw to copy it as it is",
                 self.name
             ))),
         }
@@ -64,7 +64,7 @@ impl Medium {
         match content(&opened).map_err(Failure::failed)? {
             None => Ok(()),
             Some(content) => Err(Failure::wrong_input(format!(
-                "{}: it holds {content}, which the copy would overwrite; give --yes if that is meant, or name another \
+                "{}: it holds {content}, which the copy would overwrite; add --yes to overwrite it, or name another \
                  destination",
                 self.name
             ))),
@@ -123,7 +123,7 @@ impl Place {
     fn parse(text: &str) -> Result<Place, Failure> {
         let size = |size: &str| {
             let parsed = parse_size(size).and_then(|size| match size {
-                0 => Err("the size is 0; give another".to_string()),
+                0 => Err("the size is 0; choose a larger one".to_string()),
                 size => Ok(size),
             });
             parsed.map_err(|fault| Failure::wrong_input(format!("{text}: {fault}")))

@@ -357,7 +357,7 @@ impl State {
 impl fmt::Display for CopyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CopyError::Setup(error) => write!(f, "no ring or memory: {error}"),
+            CopyError::Setup(error) => write!(f, "no io_uring or memory available: {error}"),
             CopyError::Read(at, error) => read_failed(f, *at, *error),
             CopyError::ReadBack(at, error) => read_failed(f, *at, *error),
             CopyError::Write(at, error) => write!(f, "cannot be written at byte {at}: {}", error),

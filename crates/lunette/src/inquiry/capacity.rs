@@ -67,7 +67,7 @@ impl Capacity {
         rows.maybe("physical blocks", self.physical_block_bytes, |bytes| format!("{bytes} bytes"));
         rows.maybe("first aligned block", self.lowest_aligned_block, |block| block.to_string());
         rows.maybe("thin", self.thin, yes_no);
-        rows.maybe("unmapped reads zeros", self.unmapped_blocks_read_zeros, yes_no);
+        rows.maybe("unmapped blocks read as zeros", self.unmapped_blocks_read_zeros, yes_no);
         rows.maybe("protection", self.protection_type, |kind| match kind {
             0 => "none".into(),
             kind => format!("type {kind}"),
@@ -90,7 +90,7 @@ mod tests {
             "1 GiB (1073741824 bytes)",
             "2097152 of 512 bytes",
             "4096 bytes",
-            "first aligned block   1",
+            "first aligned block            1",
             "type 2",
         ] {
             assert!(shown.contains(expected), "{expected}:\n{shown}");

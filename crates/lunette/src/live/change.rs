@@ -30,7 +30,7 @@ impl Taken {
     /// Warnings about a change that was made.
     pub(super) fn notices(&self) -> Vec<String> {
         let unended = self.unended.iter().map(|Fault { place, what, fix }| {
-            format!("{place}: this was done, but not all that it ends has ended: {what}; {fix}")
+            format!("{place}: this was done, but has not ended completely: {what}; {fix}")
         });
         self.warnings.iter().cloned().chain(unended).collect()
     }
@@ -81,7 +81,7 @@ fn take(daemon: &mut Daemon, step: &Step, to: &Config, wants: Wants, taken: &mut
         }
         Err(ChangeError::Unended(what)) => {
             tracing::error!("configuration: {text}: {what}");
-            let fix = "see to what hangs; the log says when a LUN has gone, and other changes can be made until then";
+            let fix = "check what hangs; the log reports when a LUN is gone, and other changes can be made until then";
             taken.unended.push(fault(text, &what, fix));
         }
         Err(ChangeError::Refused(why)) => {
@@ -107,7 +107,7 @@ fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Faul
     let done: Result<io::Result<()>, String> = promptly(patience, cut_off);
     let done = done.map(|done| done.map_err(|error| error.to_string()));
     // Part of it may have been done once it was begun.
-    let what = "what lay behind its new end is lost, if it was cut off".to_owned();
+    let what = "data beyond its new end is lost, if it was cut off".to_owned();
     taken.cuts.push(fault(&cut.to_string(), &what, "restore it from elsewhere"));
     done.unwrap_or_else(Err).map_err(|error| {
         tracing::error!("configuration: this failed: {cut}: {error}");
@@ -144,7 +144,7 @@ fn lost(step: &StepOfChange, before: &Config, now: &Config) -> Option<Fault> {
         StepOfChange::RemoveLun(name) => {
             find(before, name).filter(|lun| matches!(lun.store, StoreSpec::Ram { .. }))?;
             let what = "it was in memory, and comes back empty";
-            Some(fault(&format!("LUN {name}"), what, "restore its content from elsewhere"))
+            Some(fault(&format!("LUN {name}"), what, "restore its contents from elsewhere"))
         }
         StepOfChange::ChangeLun(name) => {
             let size = |lun: Lun| match lun.store {
@@ -155,8 +155,8 @@ fn lost(step: &StepOfChange, before: &Config, now: &Config) -> Option<Fault> {
             if before == Some(now) {
                 return None;
             }
-            let what = format!("its file was made {now} bytes large, and stays so");
-            let fix = format!("write size = {now} into the configuration: the next start checks that");
+            let what = format!("its file was extended to {now} bytes, and keeps that size");
+            let fix = format!("set size = {now} in the configuration: the next start checks it");
             Some(fault(&format!("LUN {name}"), &what, &fix))
         }
         _ => None,
@@ -173,7 +173,7 @@ pub(super) fn promptly<T: Send + 'static>(
 ) -> Result<T, String> {
     let (done, is_done) = mpsc::channel();
     let begun = thread::Builder::new().name("files".into()).spawn(move || _ = done.send(work()));
-    begun.map_err(|error| format!("a thread cannot be started: {error}"))?;
+    begun.map_err(|error| format!("cannot start a thread: {error}"))?;
     patience.wait(&is_done).map_err(|_| "a file system does not answer".into())
 }
 
@@ -196,7 +196,7 @@ mod tests {
         let lost = |step: StepOfChange| lost(&step, &before, &now).map(|fault| fault.what);
         assert_eq!(
             lost(StepOfChange::ChangeLun("a".into())).as_deref(),
-            Some("its file was made 2097152 bytes large, and stays so")
+            Some("its file was extended to 2097152 bytes, and keeps that size")
         );
         assert!(
             lost(StepOfChange::RemoveLun("b".into())).is_some_and(|what| what.contains("comes back empty"))
@@ -209,15 +209,14 @@ mod tests {
 
     #[test]
     fn a_change_that_was_made_names_what_was_lost_and_what_has_not_ended() {
-        let unended = vec![fault("remove LUN b", "it has taken longer than 30 s", "see to what hangs")];
+        let unended = vec![fault("remove LUN b", "it has taken longer than 30 s", "check what hangs")];
         let warnings = vec!["remove LUN a: a store could not be flushed".to_owned()];
         let taken = Taken { warnings, unended, ..Taken::default() };
         assert_eq!(
             taken.notices(),
             [
                 "remove LUN a: a store could not be flushed",
-                "remove LUN b: this was done, but not all that it ends has ended: it has taken longer than 30 s; \
-                 see to what hangs",
+                "remove LUN b: this was done, but has not ended completely: it has taken longer than 30 s; check what hangs",
             ]
         );
         let faults: Vec<_> =

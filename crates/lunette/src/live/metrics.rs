@@ -65,7 +65,7 @@ const OF_SESSIONS: Names = Names {
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
-        begin(encoder, "build", "The daemon that runs", MetricType::Info)?
+        begin(encoder, "build", "The running daemon", MetricType::Info)?
             .encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
         let luns: Vec<(Labels<'_>, &Counts)> =
             self.units.iter().map(|unit| (vec![("lun", unit.name.as_str())], &unit.counts)).collect();
@@ -103,16 +103,16 @@ impl Scrape {
             Ok(())
         };
         gauge("lun_size_bytes", "Size of a LUN", &|unit| unit.size_bytes)?;
-        gauge("lun_used_bytes", "What the store of a thin LUN takes, where that is known", &|unit| {
+        gauge("lun_used_bytes", "Space that the store of a thin LUN uses, where that is known", &|unit| {
             unit.used_bytes
         })?;
-        gauge("store_up", "Whether the store of a LUN serves", &|unit| {
+        gauge("store_up", "Whether the store of a LUN is open", &|unit| {
             Some(u64::from(unit.state == StoreState::Open))
         })?;
-        gauge("threshold_reached", "Whether a thin LUN takes as much as its warn_at says", &|unit| {
+        gauge("threshold_reached", "Whether a thin LUN uses as much as its warn_at", &|unit| {
             unit.threshold_reached.map(u64::from)
         })?;
-        let help = "Asymmetric access state of a LUN by a portal group, as SPC-4 numbers them";
+        let help = "Asymmetric access state of a LUN through a portal group, numbered as in SPC-4";
         let mut family = begin(encoder, "lun_port_group_state", help, MetricType::Gauge)?;
         for unit in &self.units {
             for (group, state) in &unit.groups {
@@ -128,7 +128,7 @@ impl Scrape {
             let of = |unit: &'_ UnitReading| Some((unit.name.clone(), unit.gateway.clone()?));
             self.units.iter().filter_map(of)
         };
-        let help = "Whether a gateway is the active one for a LUN that several share, as this one knows";
+        let help = "Whether a gateway is the active one for a shared LUN, as far as this one knows";
         let mut family = begin(encoder, "lun_gateway_active", help, MetricType::Gauge)?;
         for (lun, gateway) in shared() {
             for name in &gateway.gateways {
@@ -137,7 +137,7 @@ impl Scrape {
                 family.encode_family(&labels)?.encode_gauge(&u64::from(is_active))?;
             }
         }
-        let help = "Seconds since this gateway last had the cluster shut out another one for a LUN";
+        let help = "Seconds since this gateway last had the cluster fence another one for a LUN";
         let mut family = begin(encoder, "lun_gateway_fence_age_seconds", help, MetricType::Gauge)?;
         for (lun, gateway) in shared() {
             if let Some((_, at)) = gateway.shut_out.last() {
@@ -149,7 +149,7 @@ impl Scrape {
 
     fn cores(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let numbers: Vec<String> = self.cores.iter().map(|core| core.core.to_string()).collect();
-        let help = "What a core's time was spent on";
+        let help = "How a core spent its time";
         let mut family = begin(encoder, "core_seconds", help, MetricType::Counter)?;
         for (core, number) in self.cores.iter().zip(&numbers) {
             for (state, time) in [("busy", core.busy), ("polling", core.polling), ("asleep", core.asleep)] {
@@ -164,9 +164,9 @@ impl Scrape {
             }
             Ok(())
         };
-        gauge("tasks", "Commands in flight that are more than an answer from memory", &|core| core.tasks)?;
-        gauge("buffers_bytes", "What is in use of a core's I/O buffers", &|core| core.buffer_bytes)?;
-        gauge("buffers_max_bytes", "How large a core's I/O buffers are", &|core| core.buffer_max_bytes)
+        gauge("tasks", "Commands in flight, except those answered directly from memory", &|core| core.tasks)?;
+        gauge("buffers_bytes", "I/O buffers of a core in use", &|core| core.buffer_bytes)?;
+        gauge("buffers_max_bytes", "I/O buffers of a core in total", &|core| core.buffer_max_bytes)
     }
 
     fn daemon(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -181,7 +181,7 @@ impl Scrape {
         };
         counter("logins_refused", "Logins that were refused, or not completed", "reason", refused)?;
         counter("reloads", "Reloads of the configuration file", "outcome", reloads)?;
-        let help = "Whether the last reload was made";
+        let help = "Whether the last reload succeeded";
         let mut family = begin(encoder, "reload_last_successful", help, MetricType::Gauge)?;
         family.encode_gauge(&u64::from(*last_reload_done))
     }
@@ -205,7 +205,7 @@ fn counts(encoder: &mut DescriptorEncoder<'_>, names: &Names, all: &[(Labels<'_>
             count(&mut family, &with(labels, "direction", direction)[..], moved.bytes as f64)?;
         }
     }
-    let help = format!("How long READs and WRITEs of {of} took here that succeeded");
+    let help = format!("Latency of successful READs and WRITEs of {of}");
     let mut family = begin(encoder, duration, &help, MetricType::Histogram)?;
     for (labels, counts) in all {
         for (direction, moved) in directions(counts) {

@@ -108,13 +108,13 @@ fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
     let fault = |step: &StepOfChange| match step {
         StepOfChange::Restart(option) => Some(Fault {
             place: (*option).into(),
-            what: "it takes effect at the next start".into(),
-            fix: "restart the daemon for it, or undo it".into(),
+            what: "this takes effect only at the next start".into(),
+            fix: "restart the daemon, or revert this".into(),
         }),
         StepOfChange::RemoveLun(name) if comes(name) && is_memory(old, name) => Some(Fault {
             place: format!("LUN {name}"),
-            what: "it is in memory, and another one in its place would be empty".into(),
-            fix: "give the new one another name if its content may be lost, or undo this".into(),
+            what: "it is in memory, and its replacement would be empty".into(),
+            fix: "give the new one another name if the old contents may be lost, or revert this".into(),
         }),
         _ => None,
     };
@@ -149,10 +149,10 @@ fn misplaced(old: &Config, leaving: &[Step], coming: &[Step]) -> Vec<Fault> {
         let what = match path.metadata() {
             Ok(found) if is_open_here(path, &found) => return None,
             Ok(_) => {
-                "another file is at its place now; the one that it serves would be lost to it".to_owned()
+                "another file is at its path now; the daemon would lose the one that it serves".to_owned()
             }
             Err(error) => {
-                format!("its file is not at its place any more ({error}), and would be replaced by a new one")
+                format!("its file is no longer at its path ({error}), and would be replaced by a new one")
             }
         };
         let fix = format!("put the file back to {}, or remove the LUN and add another one", path.display());
@@ -189,15 +189,15 @@ impl Cut {
     pub(super) fn fault(&self) -> Fault {
         Fault {
             place: format!("LUN {}", self.name),
-            what: "it would be smaller than it is, and lose what lies behind its new end".into(),
-            fix: "use lunette lun resize with --yes-lose-data, if that is meant".into(),
+            what: "it would become smaller, and lose the data beyond its new end".into(),
+            fix: "use lunette lun resize with --yes-lose-data if that is intended".into(),
         }
     }
 }
 
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cut {} off behind {} bytes", self.path.display(), self.size_bytes)
+        write!(f, "truncate {} to {} bytes", self.path.display(), self.size_bytes)
     }
 }
 
@@ -219,16 +219,16 @@ fn cuts(old: &Config, new: &Config) -> Vec<Cut> {
 fn text(step: &StepOfChange, old: &Config, new: &Config) -> String {
     match step {
         StepOfChange::Restart(option) => format!("restart for {option}"),
-        StepOfChange::Settings => format!("change {}, for all", settings(old, new).join(", ")),
+        StepOfChange::Settings => format!("change {} for all sessions", settings(old, new).join(", ")),
         StepOfChange::AdminAccess => access(&old.admin_access, &new.admin_access).join(", "),
         StepOfChange::RemoveTarget(name) => format!("remove target {name}; its sessions end"),
         StepOfChange::Hide { target, lun } => format!("hide LUN {lun} from initiators of {target}"),
         StepOfChange::RemovePortal(address) => format!("stop listening on {address}"),
         StepOfChange::RemoveInterface(name) => format!("stop serving AoE on {name}; its sessions end"),
         StepOfChange::AddInterface(name) => format!("serve AoE on {name}"),
-        StepOfChange::ChangeInterface(name) => format!("change who is served by AoE on {name}"),
+        StepOfChange::ChangeInterface(name) => format!("change which hosts are served over AoE on {name}"),
         StepOfChange::RemoveLun(name) => {
-            let lost = if is_memory(old, name) { "; its content, in memory, is lost" } else { "" };
+            let lost = if is_memory(old, name) { "; its contents, in memory, are lost" } else { "" };
             format!("remove LUN {name} ({}){lost}", store(old, name))
         }
         StepOfChange::AddLun(name) => format!("add LUN {name} ({})", store(new, name)),
@@ -373,7 +373,7 @@ fn target(old: &Config, before: &Target, new: &Config, after: &Target) -> Vec<St
         ("portals", portals(old, before) == portals(new, after)),
         ("groups", before.groups.iter().map(bare).eq(after.groups.iter().map(bare))),
     ]));
-    if all.is_empty() { vec!["LUNs".into()] } else { all }
+    if all.is_empty() { vec!["LUNs removed".into()] } else { all }
 }
 
 fn is_memory(config: &Config, name: &str) -> bool {
@@ -438,7 +438,7 @@ mod tests {
         let mut other = old.clone();
         other.keep_alive *= 2;
         other.luns[1].read_only = true;
-        assert_eq!(texts(&old, &other), ["change keep_alive, for all", "change read_only of LUN a"]);
+        assert_eq!(texts(&old, &other), ["change keep_alive for all sessions", "change read_only of LUN a"]);
     }
 
     #[test]

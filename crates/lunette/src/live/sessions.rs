@@ -56,18 +56,18 @@ pub(super) fn why(error: SessionError, id: u64) -> Refused {
     let place = format!("session {id}");
     match error {
         SessionError::NotFound => {
-            let fault = fault(&place, "there is none of that number", "list them: lunette sessions");
+            let fault = fault(&place, "there is none with that number", "list them: lunette sessions");
             refused(Refusal::NotFound, "not found; nothing was changed", vec![fault])
         }
         SessionError::Sessionless => {
-            let what = "AoE has no sessions to end: the initiator's next frame would be served as any";
-            let fix = "hide the unit from it by its MAC mask list (lunette aoe mask)";
+            let what = "AoE has no sessions to end: the initiator's next frame would be served as usual";
+            let fix = "hide the unit from it with its MAC mask list (lunette aoe mask)";
             let fault = fault(&place, what, fix);
-            refused(Refusal::Conflict, "it cannot be disconnected; nothing was changed", vec![fault])
+            refused(Refusal::Conflict, "it cannot be disconnected", vec![fault])
         }
-        SessionError::Ending => refused(Refusal::UnderWay, "it is ending", Vec::new()),
+        SessionError::Ending => refused(Refusal::UnderWay, "it is already ending", Vec::new()),
         SessionError::Silent => {
-            let fault = fault("cores", "one of them does not answer", "see the log; try again");
+            let fault = fault("cores", "a core does not answer", "see the log; try again");
             refused(Refusal::Silent, "the daemon does not answer", vec![fault])
         }
     }

@@ -80,8 +80,8 @@ fn reserve_list(network: &Network, url: &str, guest: &mut Guest) {
         output_of(network, &["reserve", url, "--set", STRANGER_TEXT]),
         [format!("reserved for {STRANGER_TEXT}")]
     );
-    refused(network, &["reserve", url, "--set", "ours"], FAILED, "others have reserved it; add --force");
-    refused(network, &["reserve", url, "--release"], FAILED, "others have reserved it; add --force");
+    refused(network, &["reserve", url, "--set", "ours"], FAILED, "it is reserved by others; add --force");
+    refused(network, &["reserve", url, "--release"], FAILED, "it is reserved by others; add --force");
     let copy = lunette(&network.initiator, &["copy", url, "/dev/null"]);
     assert!(!copy.status.is_some_and(|status| status.success()), "{}", copy.text);
     assert_eq!(output_of(network, &["reserve", url, "--release", "--force"]), ["reserved for nobody"]);
@@ -135,12 +135,7 @@ fn a_target_of_others_is_driven_as_well() {
     let mut guest = Guest::find(&network.initiator, 7, 3);
     reserve_list(&network, url, &mut guest);
     refused(&network, &["smart", url], FAILED, "it does not support SMART");
-    refused(
-        &network,
-        &["feature", url, "write-cache", "off"],
-        FAILED,
-        "it does not support switching its write cache",
-    );
+    refused(&network, &["feature", url, "write-cache", "off"], FAILED, "its write cache cannot be switched");
     assert_eq!(output_of(&network, &["mask", url]), ["answers everybody"]);
     // Removing an address crashes vblade 25, due to an overflow.
     let list = output_of(&network, &["mask", url, "--add", STRANGER_TEXT, "--force"]);
@@ -192,7 +187,7 @@ fn health_and_write_cache_are_shown_and_switched() {
     cache_is(" off");
     assert_eq!(output_of(&network, &[&feature[..], &["on"]].concat()), ["write cache on"]);
     let look_ahead = ["feature", URL, "look-ahead", "off"];
-    refused(&network, &look_ahead, FAILED, "it does not support switching its look-ahead");
+    refused(&network, &look_ahead, FAILED, "its look-ahead cannot be switched");
     let smart = ["feature", URL, "smart"];
     assert_eq!(output_of(&network, &[&smart[..], &["on"]].concat()), ["SMART on"]);
     refused(

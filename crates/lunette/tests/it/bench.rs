@@ -199,7 +199,7 @@ fn a_file_that_holds_data_is_not_written_without_yes() {
     let path = folder.path().join("disk");
     let name = text(&path);
     let write = [name, "--rw", "randwrite"];
-    assert!(refusal(&write).contains("--size makes a new file"));
+    assert!(refusal(&write).contains("--size creates a new file"));
     assert!(!path.exists(), "a refused run makes nothing");
     measured(&[&write[..], &["--size", "1M"]].concat());
     let before = std::fs::read(&path).expect("it was made");

@@ -236,6 +236,6 @@ fn a_front_that_starts_ends_the_sessions_of_the_one_before() {
     std::fs::write(&kept, "damaged").expect("written");
     front.stop();
     let front = serve();
-    let wants = "initiator-ports-53: the kept initiator ports are damaged";
+    let wants = "initiator-ports-53: the saved initiator ports are damaged";
     wait_until("the unit is not served", || front.log().contains(wants));
 }

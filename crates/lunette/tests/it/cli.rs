@@ -329,7 +329,7 @@ fn what_cannot_be_printed_is_a_failure() {
         let output = Daemon::command().args(arguments).stdout(full).output().expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert!(said.contains("standard output cannot be written: No space"), "{arguments:?}: {said}");
+        assert!(said.contains("cannot write to standard output: No space"), "{arguments:?}: {said}");
     }
 }
 

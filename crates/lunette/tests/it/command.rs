@@ -273,7 +273,7 @@ fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
     assert_eq!(initiator.read_blocks(1, 2047, 1, 512).expect("READ"), vec![7; 512]);
     initiator.write_blocks(1, 0, 512, &[8; 512], true).expect("WRITE");
     let log = daemon.stop();
-    assert!(log.contains("does not open") && log.contains("is back"), "{log}");
+    assert!(log.contains("cannot be opened") && log.contains("is back"), "{log}");
     assert_eq!(std::fs::read(&path).expect("read")[..512], [8; 512]);
 }
 
@@ -372,7 +372,7 @@ fn a_unit_whose_reservations_cannot_be_read_is_not_served() {
     sense_key(&mut initiator, 0);
     assert_eq!(sense_key(&mut initiator, 0), Some(2));
     let log = daemon.stop();
-    assert!(log.contains("kept reservations cannot be read"), "{log}");
+    assert!(log.contains("saved reservations cannot be read"), "{log}");
 }
 
 #[test]

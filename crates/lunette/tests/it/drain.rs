@@ -31,7 +31,7 @@ fn initiators_leave_a_portal_that_is_drained_and_those_that_do_not_are_ended() {
     let mut back = Initiator::login(&second, &Login::named("late")).expect("login");
     back.read(0, &[0; 6], 0).expect("an answer");
     let log = || served.daemon.log();
-    wait_until("the reason is not in the log", || log().contains("did not log out when asked to"));
-    assert!(log().contains("is asked to log out within 1 s: its portal is drained"), "{}", log());
+    wait_until("the reason is not in the log", || log().contains("did not log out when requested"));
+    assert!(log().contains("is asked to log out within 1 s: its portal is being drained"), "{}", log());
     served.daemon.stop();
 }

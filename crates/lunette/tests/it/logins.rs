@@ -82,7 +82,7 @@ fn silent_connections_keep_nobody_out() {
     guest.ready(url.lun).expect("who is in is served");
     guest.logout().expect("logout");
     let log = daemon.stop();
-    assert!(log.contains("login ended: it made room for others"), "{log}");
+    assert!(log.contains("login ended: its slot was needed for other logins"), "{log}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn connections_leave_descriptors_for_what_has_to_be_kept() {
     let strangers: Vec<TcpStream> = (0..200).map(|_| connect_from(STRANGERS[0], url.portal)).collect();
     wait_until("connections use up the descriptors", || {
         let log = daemon.log();
-        log.contains("it made room for others") || log.contains("could not be accepted")
+        log.contains("its slot was needed for other logins") || log.contains("could not be accepted")
     });
     assert_eq!(register_for_good(&mut guest, url.lun), 0, "{}", daemon.log());
     gets_in(OTHER, &url);
@@ -169,7 +169,7 @@ fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
         scope.spawn(|| flood_on(&url, &is_over));
         wait_until("connections use up the descriptors", || {
             let log = daemon.log();
-            log.contains("it made room for others") || log.contains("refused")
+            log.contains("its slot was needed for other logins") || log.contains("refused")
         });
         let entered = catch_unwind(|| (0..64).for_each(|_| gets_in(OTHER, &url)));
         is_over.store(true, Ordering::Relaxed);
@@ -215,7 +215,7 @@ fn sessions_leave_descriptors_for_what_has_to_be_kept() {
     assert_eq!(register_for_good(&mut guests[0], url.lun), 0, "{}", daemon.log());
     drop(guests);
     let log = daemon.stop();
-    assert!(log.contains("the files that may be open are used up"), "{log}");
+    assert!(log.contains("the limit of open files is reached"), "{log}");
 }
 
 /// RFC 7143 section 11.13.5: of two that were granted their login for the last place, one is refused.
@@ -239,7 +239,10 @@ fn who_finds_the_last_place_taken_is_refused_in_words() {
     assert_hung_up(&mut both[1]);
     let log = daemon.stop();
     assert_eq!(log.matches("logged in").count(), 1, "{log}");
-    assert!(log.contains("login ended: the target has no room for another session (sessions_max)"), "{log}");
+    assert!(
+        log.contains("login ended: the target has no free slot for another session (sessions_max)"),
+        "{log}"
+    );
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_file_that_is_back_does_no_harm() {
     rename(&path, &elsewhere);
     wait_until("it is logged", || errors(&daemon.log()).len() == 1);
     rename(&elsewhere, &path);
-    wait_until("its return is logged", || daemon.log().contains("leads to it again"));
+    wait_until("its return is logged", || daemon.log().contains("is at its path again"));
     let (code, log) = end(daemon, initiator);
     assert_eq!(code, Some(0), "{log}");
 }

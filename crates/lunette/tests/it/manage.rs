@@ -96,7 +96,7 @@ fn what_is_refused_leaves_file_and_daemon_as_they_were() {
     let before = text(&served);
     let shown = served.must(&["config", "show"]);
     for (arguments, status, named) in [
-        (&["lun", "add", "ram:1M,name=kept"][..], 1, "LUN kept: there already is one"),
+        (&["lun", "add", "ram:1M,name=kept"][..], 1, "LUN kept: it already exists"),
         (&["lun", "add", "file:/nonexistent/a,name=b"], 1, "a LUN cannot be opened; nothing was changed"),
         (&["lun", "add", "ram:1000"], 2, "bytes are not a whole number of 512-byte blocks"),
         (
@@ -104,14 +104,18 @@ fn what_is_refused_leaves_file_and_daemon_as_they_were() {
             2,
             "lun[0].blocksize: unknown key; did you mean `block_size`?",
         ),
-        (&["lun", "set", "kep", "thin=off"], 2, "LUN kep: there is none of that name; did you mean `kept`?"),
         (
-            &["lun", "set", "kept", "ram=1M"],
-            1,
-            "it is in memory, and another one in its place would be empty",
+            &["lun", "set", "kep", "thin=off"],
+            2,
+            "LUN kep: there is none with that name; did you mean `kept`?",
         ),
-        (&["lun", "remove", "kept"], 2, "lun: there is none, so nothing would be served"),
-        (&["group", "add", "iqn.2026-11.a:x", "g"], 2, "target iqn.2026-11.a:x: there is none of that name"),
+        (&["lun", "set", "kept", "ram=1M"], 1, "it is in memory, and its replacement would be empty"),
+        (&["lun", "remove", "kept"], 2, "lun: there are none, so nothing would be served"),
+        (
+            &["group", "add", "iqn.2026-11.a:x", "g"],
+            2,
+            "target iqn.2026-11.a:x: there is none with that name",
+        ),
     ] {
         let outcome = served.ask(arguments);
         assert_eq!(
@@ -171,7 +175,7 @@ fn a_daemon_without_a_file_is_changed_as_long_as_it_runs() {
     session.ready(0).expect("the unit is ready");
     let done = ask(&socket, &["lun", "add", "ram:2M", "--number", "5"]).expect_success("it is added");
     assert!(
-        done.contains("warning: the daemon was started without a configuration file: this is gone"),
+        done.contains("warning: the daemon was started without a configuration file: this change is lost"),
         "{done}"
     );
     assert_eq!(numbers(&mut session), [0, 5]);
@@ -316,12 +320,12 @@ fn over_tcp_the_daemon_is_only_read() {
     let shown = ask(Path::new(&place), &["config", "show"]).expect_success("it is shown");
     assert!(shown.contains("ram = \"1M\""), "{shown}");
     let refused = ask(Path::new(&place), &["lun", "add", "ram:1M"]);
-    assert!(refused.text.contains("over TCP the daemon can be read only"), "{}", refused.text);
+    assert!(refused.text.contains("over TCP the daemon is read-only"), "{}", refused.text);
     let mut session = Initiator::login(&daemon.lun(0), &Login::named("stayer")).expect("login");
     let listed = ask(Path::new(&place), &["sessions"]).expect_success("it is shown");
     let id = listed.lines().nth(1).and_then(|line| line.split_whitespace().next()).expect("a number");
     let refused = ask(Path::new(&place), &["disconnect", id]);
-    assert!(refused.text.contains("over TCP the daemon can be read only"), "{}", refused.text);
+    assert!(refused.text.contains("over TCP the daemon is read-only"), "{}", refused.text);
     session.ready(0).expect("it is still there");
     daemon.stop();
 }
@@ -406,13 +410,13 @@ fn a_disk_that_grows_or_becomes_read_only_notifies_each_session_once() {
     assert_eq!(attention(&mut session, 0), None, "the other has nothing to report");
     let refused = served.ask(&["lun", "resize", "b", "1M"]);
     assert!(
-        refused.text.contains("it would be smaller than it is") && refused.text.contains("--yes-lose-data"),
+        refused.text.contains("it would become smaller") && refused.text.contains("--yes-lose-data"),
         "{}",
         refused.text
     );
     assert_eq!(capacity(&mut session, 1), 2 << 20);
     let done = served.must(&["lun", "resize", "b", "1M", "--yes-lose-data"]);
-    assert!(done.contains("b.img off behind 1048576 bytes\nadd LUN b (file:"), "{done}");
+    assert!(done.contains("b.img to 1048576 bytes\nadd LUN b (file:"), "{done}");
     session.ready(1).expect("it is back");
     assert_eq!(capacity(&mut session, 1), 1 << 20);
     assert_eq!(served.folder.path().join("b.img").metadata().expect("it is there").len(), 1 << 20);

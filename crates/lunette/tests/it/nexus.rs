@@ -528,7 +528,7 @@ fn a_unit_whose_kept_reservations_are_damaged_is_not_served() {
         assert_eq!(register_for_good(&mut other), CHECK_CONDITION);
         let log = daemon.stop();
         assert_eq!(std::fs::read(&file).expect("still there"), damaged);
-        assert!(log.contains("reservations-53: kept reservations are damaged; restore the file"), "{log}");
+        assert!(log.contains("reservations-53: saved reservations are damaged; restore the file"), "{log}");
     }
     std::fs::write(&file, kept).expect("written");
     let daemon = serve();

@@ -141,7 +141,7 @@ fn portals_are_groups_of_which_one_stands_by_until_a_command_of_the_administrato
     assert_eq!(sense(&test(&mut first)), Some(STATE_CHANGED));
     assert_eq!(groups(&mut first)[0].1, 0x80);
     let log = served.daemon.stop();
-    assert!(log.contains("the target port group is active/non-optimized now"), "{log}");
+    assert!(log.contains("the target port group is now active/non-optimized"), "{log}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn a_lun_that_comes_is_seen_by_a_session_that_was_there_and_one_that_goes_is_not
 
     served.write("", "");
     let done = served.must(&["reload"]);
-    assert!(done.contains("remove LUN more (ram:1048576)") && done.contains("is lost"), "{done}");
+    assert!(done.contains("remove LUN more (ram:1048576)") && done.contains("are lost"), "{done}");
     assert_eq!(sense(&mut session, 1), Some(NO_SUCH_UNIT));
     session.ready(0).expect("the other continues");
     assert_eq!(numbers(&mut session), [0]);
@@ -137,19 +137,19 @@ fn a_wrong_file_changes_nothing_and_is_refused_as_at_the_start() {
         (
             text(&lun("other"), ", \"othr\""),
             2,
-            "lunette.toml:14:17: target[0].luns[1]: no LUN is called `othr`; did you mean",
+            "lunette.toml:14:17: target[0].luns[1]: there is no LUN `othr`; did you mean",
         ),
         ("lun = 7".into(), 2, "lunette.toml:1:7: lun: this is an integer; write tables"),
         ("[[".into(), 2, "lunette.toml:1:"),
         (
             "cores = \"0\"\npoll = \"never\"\n".to_owned() + &text("", ""),
             1,
-            "it takes effect at the next start; restart",
+            "this takes effect only at the next start; restart",
         ),
         (
             text("", "").replace("16M", "32M"),
             1,
-            "LUN kept: it is in memory, and another one in its place would be empty",
+            "LUN kept: it is in memory, and its replacement would be empty",
         ),
         (
             text("[[lun]]\nname = \"file\"\nfile = \"/nonexistent/a\"\n", ", \"file\""),
@@ -213,7 +213,7 @@ fn a_change_that_waits_for_a_hung_disk_holds_up_neither_the_end_nor_what_is_said
     served.daemon.wait();
     assert_eq!(code(&outcome), Some(1), "{}", outcome.text);
     for text in
-        ["the daemon ends before the change was made", "what was begun before is left to end, of LUN hung"]
+        ["the daemon is stopping before the change is complete", "commands are still in flight on LUN hung"]
     {
         assert!(outcome.text.contains(text), "{}", outcome.text);
     }
@@ -246,9 +246,7 @@ fn a_target_is_removed_while_its_disk_hangs_and_whoever_asked_for_it_is_warned()
     served.daemon.wait();
     let log = served.daemon.log();
     assert_eq!(code(&outcome), Some(0), "{}", outcome.text);
-    for text in
-        ["warning: remove target", "this was done, but not all that it ends has ended", "1 step applied."]
-    {
+    for text in ["warning: remove target", "this was done, but has not ended completely", "1 step applied."] {
         assert!(outcome.text.contains(text), "{text}: {}", outcome.text);
     }
     assert!(log.contains("admin: remove target iqn.2026-11.io.lunette:goes: done"), "{log}");

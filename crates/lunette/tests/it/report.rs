@@ -269,7 +269,9 @@ fn a_link_that_cannot_be_made_is_reported_before_anything_runs() {
     command.args(["--bounding-set", "-net_admin,-sys_admin"]).arg(Daemon::program()).arg("report");
     let refused = command.arg(&plan).arg("-o").arg(&out).output().expect("setpriv runs");
     assert_eq!(refused.status.code(), Some(2), "{}", text_of(&refused));
-    for part in ["no link (1 Gbit/s) can be made: ", "not permitted", "run lunette report so, or leave out"] {
+    for part in
+        ["cannot create a link (1 Gbit/s): ", "not permitted", "run lunette report with them, or leave out"]
+    {
         assert!(text_of(&refused).contains(part), "{}", text_of(&refused));
     }
     assert!(!out.join("index.html").exists());

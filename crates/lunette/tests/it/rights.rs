@@ -58,9 +58,7 @@ fn a_socket_that_is_at_no_portal_is_an_error() {
     let (socket, address) = listening();
     let outcome = run(&mut activated(socket, &["--listen", "127.0.0.1:0"]), Duration::from_secs(60));
     assert_eq!(outcome.status.and_then(|status| status.code()), Some(1));
-    assert!(
-        outcome.text.contains(&format!("front that the service manager has opened listens on {address}"))
-    );
+    assert!(outcome.text.contains(&format!("front of the service manager listens on {address}")));
 }
 
 /// A value from /proc/PID/status of each thread of a daemon.
@@ -157,7 +155,7 @@ fn a_daemon_that_root_has_started_becomes_a_user() {
         ", \"secret\"",
     );
     let outcome = ask(&admin, &["reload"]);
-    assert!(outcome.text.contains("only the rights of nobody since its start (--user)"), "{}", outcome.text);
+    assert!(outcome.text.contains("runs with the rights of nobody (--user)"), "{}", outcome.text);
 
     let url = Url { lun: 0, ..daemon.lun(0) };
     let mut session = Initiator::login(&url, &Login::named("iqn.2026-11.test:a")).expect("login");

@@ -55,7 +55,7 @@ fn who_is_connected_is_shown_with_what_it_does_and_can_be_disconnected() {
     assert_eq!(left.iter().map(|session| &session["id"]).collect::<Vec<_>>(), [&listed[1]["id"]]);
     let again = served.ask(&["disconnect", &id]);
     assert!(
-        again.text.contains("there is none of that number; list them: lunette sessions"),
+        again.text.contains("there is none with that number; list them: lunette sessions"),
         "{}",
         again.text
     );

@@ -222,7 +222,7 @@ fn a_daemon_that_hangs_is_noticed_while_it_is_watched() {
     let until = |watching: &mut Watching, part: &str| while !watching.line().contains(part) {};
     until(&mut watching, "kept");
     signal("-STOP");
-    until(&mut watching, "no answer within 5 seconds; the daemon is stopped or overloaded");
+    until(&mut watching, "no answer within 5 seconds: the daemon is stopped or overloaded");
     signal("-CONT");
     until(&mut watching, "kept");
     watching.interrupt();

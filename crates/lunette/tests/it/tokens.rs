@@ -102,7 +102,7 @@ fn a_change_over_tcp_needs_a_token_and_is_logged_by_the_token_s_name() {
     let log = served.daemon.stop();
     assert!(log.contains("admin: add LUN more: done who=\"token ops, 127.0.0.1:"), "{log}");
     assert!(log.contains("admin: POST /v1/luns: refused: it has no token who=127.0.0.1:"), "{log}");
-    assert!(log.contains("admin: POST /v1/luns: refused: the token is wrong who=127.0.0.1:"), "{log}");
+    assert!(log.contains("admin: POST /v1/luns: refused: the token is invalid who=127.0.0.1:"), "{log}");
     assert!(!log.contains(OPS) && !log.contains(WEB) && !shown.contains(OPS), "{log}");
 }
 
@@ -220,7 +220,7 @@ fn a_command_shows_its_token_only_for_a_change_and_only_to_this_machine_or_by_tl
     );
     let https = served.place().replace("http", "https");
     let refused = ask(&https, &["lun", "list"]);
-    assert!(refused.text.contains("does not speak TLS; write http://"), "{}", refused.text);
+    assert!(refused.text.contains("does not use TLS; write http://"), "{}", refused.text);
     ask(served.place(), &["lun", "add", "ram:1M"]).expect_success("the token is sent to this machine");
 
     let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -329,10 +329,10 @@ fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_unencrypted() {
     let elsewhere = served.place().replace("127.0.0.1", "localhost");
     let tokens = served.file("tokens");
     for (place, authority, status, named) in [
-        (served.place(), &other, 1, "name the certificate of the authority with --admin-ca"),
+        (served.place(), &other, 1, "name the authority's certificate with --admin-ca"),
         (served.place(), &tokens, 2, "tokens: it has no certificate; name a file of certificates in PEM"),
         (&elsewhere, &ca, 1, "not valid for name"),
-        (&elsewhere, &ca, 1, "with --admin-ca, and the host as the daemon's certificate has it\n"),
+        (&elsewhere, &ca, 1, "with --admin-ca, and the host as in the daemon's certificate\n"),
         (&unencrypted, &ca, 2, "uses no TLS; name an https:// place with --admin"),
     ] {
         let refused = ask(&served, place, authority, &["lun", "list"]);
@@ -353,7 +353,7 @@ fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_unencrypted() {
     write_private(&served.file("tokens"), &format!("{WEB}\n"));
     let refused = ask(&served, served.place(), &ca, &["lun", "add", "ram:1M"]);
     assert!(
-        refused.text.contains("lunette: the token is wrong\nlunette: Authorization: "),
+        refused.text.contains("lunette: the token is invalid\nlunette: Authorization: "),
         "{}",
         refused.text
     );
@@ -386,7 +386,7 @@ fn a_load_generator_reads_the_target_s_cpu_time_over_tls() {
     fs::write(&other, Authority::new().0.pem()).expect("a file");
     let refused = measured(&other);
     assert_eq!(refused.status.and_then(|ended| ended.code()), Some(2), "{}", refused.text);
-    let named = "name the certificate of the authority with --admin-ca";
+    let named = "name the authority's certificate with --admin-ca";
     assert!(refused.text.contains(named), "{}", refused.text);
     served.daemon.stop();
 }
@@ -506,9 +506,9 @@ fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
         (
             "admin_certificate = \"cert.pem\"",
             &good,
-            ":2:21: admin_certificate: its key is missing; add `admin_key",
+            ":2:21: admin_certificate: the private key is missing; add `admin_key",
         ),
-        ("admin_key = \"key.pem\"", &good, ":2:13: admin_key: its certificate is missing"),
+        ("admin_key = \"key.pem\"", &good, ":2:13: admin_key: the certificate is missing"),
     ] {
         write_private(&file("key.pem"), key);
         let outcome = check(lines);
@@ -530,7 +530,7 @@ fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
     options.current_dir(folder.path()).args(["serve", "--admin-certificate", "cert.pem"]);
     let outcome = run(&mut options, Duration::from_secs(60));
     assert!(
-        outcome.text.contains("--admin-certificate: its key is missing; add --admin-key FILE"),
+        outcome.text.contains("--admin-certificate: the private key is missing; add --admin-key FILE"),
         "{}",
         outcome.text
     );

@@ -82,7 +82,7 @@ impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match Violation::ALL.iter().find(|violation| violation.code() == *self) {
             Some(violation) => violation.row().1,
-            None => "no further words",
+            None => "no further details",
         };
         let layer = match self.layer {
             0 => "RDMAP",
@@ -185,7 +185,7 @@ mod tests {
     fn a_code_has_words() {
         assert_eq!(Violation::NotForWriting.code().to_string(), "invalid STag (DDP, error type 1, code 0)");
         let unknown = Code { layer: 0, error_type: 2, code: 0xff };
-        assert_eq!(unknown.to_string(), "no further words (RDMAP, error type 2, code 255)");
+        assert_eq!(unknown.to_string(), "no further details (RDMAP, error type 2, code 255)");
     }
 
     #[test]

@@ -67,10 +67,10 @@ impl fmt::Display for Refusal {
             message => write!(f, "{what} ({message})"),
         };
         match self {
-            Refusal::NotNbd => f.write_str("what answers there is no NBD server"),
+            Refusal::NotNbd => f.write_str("the peer is not an NBD server"),
             Refusal::TooOld => f.write_str("the server does not know the fixed newstyle handshake"),
-            Refusal::TlsRequired => f.write_str("the server wants TLS"),
-            Refusal::NoTls(message) => with(f, "the server has no TLS", message),
+            Refusal::TlsRequired => f.write_str("the server requires TLS"),
+            Refusal::NoTls(message) => with(f, "the server does not support TLS", message),
             Refusal::Unknown(message) => with(f, "the server has no such export", message),
             Refusal::ShuttingDown => f.write_str("the server is being shut down"),
             Refusal::Refused(message) => with(f, "the server refuses", message),
@@ -161,7 +161,7 @@ impl Handshake {
                 match head.len.get() {
                     0 => self.reply(head, &[]),
                     len if len > REPLY_BYTES_MAX => {
-                        Err(Refusal::Malformed("a reply to an option is longer than any"))
+                        Err(Refusal::Malformed("a reply to an option is too long"))
                     }
                     _ => {
                         self.expects = Expects::Data(head);
@@ -174,7 +174,7 @@ impl Handshake {
                 self.export = Some(*ExportInfo::view(bytes).ok_or(SHORT)?);
                 self.done()
             }
-            Expects::Nothing => Err(Refusal::Malformed("there is more than was asked for")),
+            Expects::Nothing => Err(Refusal::Malformed("there is more than was requested")),
         }
     }
 
@@ -298,7 +298,7 @@ impl Handshake {
                     && preferred >= minimum
                     && sizes.maximum.get() >= minimum;
                 if !is_right {
-                    return Err(Refusal::Malformed("block sizes that cannot be"));
+                    return Err(Refusal::Malformed("invalid block sizes"));
                 }
                 self.sizes = (minimum, preferred, sizes.maximum.get());
             }

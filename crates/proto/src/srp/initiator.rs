@@ -409,15 +409,15 @@ impl MessageMachine for Initiator {
 /// The text of a reason to reject a login (section 6.4).
 fn reject_text(reason: RejectReason) -> &'static str {
     match reason {
-        RejectReason::UNABLE_TO_ESTABLISH => "the target does not let this initiator in, or cannot",
-        RejectReason::INSUFFICIENT_RESOURCES => "the target has no room for another session",
+        RejectReason::UNABLE_TO_ESTABLISH => "the target does not admit this initiator",
+        RejectReason::INSUFFICIENT_RESOURCES => "the target has no free slot for another session",
         RejectReason::LENGTH_TOO_LARGE => {
-            "the target takes only shorter commands: do not send data inside them"
+            "the target accepts only shorter commands: do not send data inside them"
         }
         RejectReason::UNABLE_TO_ASSOCIATE => "no such target port there",
         RejectReason::DESCRIPTOR_FORMAT => "the target lacks a data buffer descriptor format",
         RejectReason::MULTI_CHANNEL => "the target has no sessions of several channels",
-        RejectReason::CHANNEL_LIMIT => "the session has as many channels as it may",
-        _ => "for a reason that the standard does not know",
+        RejectReason::CHANNEL_LIMIT => "the session has the maximum number of channels",
+        _ => "for an unknown reason",
     }
 }

@@ -123,7 +123,7 @@ fn wrong_secrets_are_refused() {
         setup.plan.chap = Some(own);
     }));
     pair.run();
-    assert!(pair.gone().contains("failed to prove"), "{}", pair.gone());
+    assert!(pair.gone().contains("failed to authenticate"), "{}", pair.gone());
 }
 
 #[test]

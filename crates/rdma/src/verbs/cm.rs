@@ -41,7 +41,7 @@ impl EventChannel {
         // SAFETY: the call takes no arguments.
         let channel = unsafe { (library.rdma_create_event_channel)() };
         let Some(channel) = NonNull::new(channel) else {
-            return Err(last("opening an event channel of RDMA (is the module rdma_ucm loaded?)"));
+            return Err(last("opening an RDMA event channel (is the module rdma_ucm loaded?)"));
         };
         let channel = EventChannel { library, channel };
         set_nonblocking(channel.descriptor())?;
@@ -111,8 +111,8 @@ impl Id {
             let channel = channel.channel.as_ptr();
             (library.rdma_create_id)(channel, &raw mut id, ptr::null_mut(), RDMA_PS_TCP)
         };
-        done("making an identifier of RDMA", made)?;
-        let id = NonNull::new(id).ok_or_else(|| last("making an identifier of RDMA"))?;
+        done("creating an RDMA identifier", made)?;
+        let id = NonNull::new(id).ok_or_else(|| last("creating an RDMA identifier"))?;
         Ok(Id { library, id, channel: channel.clone() })
     }
 

@@ -112,11 +112,11 @@ impl Device {
         let attr = attributes(library, context)?;
         // SAFETY: the device is open.
         let pd = NonNull::new(unsafe { (library.ibv_alloc_pd)(context.as_ptr()) });
-        let pd = pd.ok_or_else(|| last("making a protection domain"))?;
+        let pd = pd.ok_or_else(|| last("creating a protection domain"))?;
         // SAFETY: as above.
         let completions = NonNull::new(unsafe { (library.ibv_create_comp_channel)(context.as_ptr()) });
         let Some(completions) = completions else {
-            let error = last("making a channel for completions");
+            let error = last("creating a completion channel");
             // SAFETY: nothing was created in it.
             unsafe { (library.ibv_dealloc_pd)(pd.as_ptr()) };
             return Err(error);
@@ -256,10 +256,9 @@ pub(super) fn attributes(library: &Library, context: NonNull<IbvContext>) -> Res
     };
     match result {
         0 => Ok(attr),
-        errno => Err(Error::System {
-            what: "asking a device what it can",
-            error: io::Error::from_raw_os_error(errno.abs()),
-        }),
+        errno => {
+            Err(Error::System { what: "querying a device", error: io::Error::from_raw_os_error(errno.abs()) })
+        }
     }
 }
 

@@ -200,7 +200,7 @@ impl Devices {
                     return Some(Handle(self.channel.descriptor()));
                 }
                 Err(error) => {
-                    let text = format!("events of connections cannot be read any more: {error}");
+                    let text = format!("connection events can no longer be read: {error}");
                     happened.push(Happened::Device { name: "RDMA/CM".into(), text, has_failed: true });
                     return None;
                 }
@@ -239,7 +239,7 @@ impl Devices {
         address.set_port(0);
         anchor.bind(address)?;
         if anchor.context() != context {
-            return Err(Error::Unfit("several devices have the address that it came to".into()));
+            return Err(Error::Unfit("several devices have the address that it connected to".into()));
         }
         let index = self.devices.len();
         anchor.set_token(ANCHORS + index as u64);

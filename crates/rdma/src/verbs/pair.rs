@@ -150,7 +150,7 @@ impl QueuePair {
             RDMA_CM_EVENT_DISCONNECTED => "closed by the initiator".to_string(),
             RDMA_CM_EVENT_DEVICE_REMOVAL => format!("the device {} was removed", self.device.name),
             RDMA_CM_EVENT_ADDR_CHANGE => "its address has gone to another device".to_string(),
-            RDMA_CM_EVENT_REJECTED => format!("the initiator did not want the answer (reason {status})"),
+            RDMA_CM_EVENT_REJECTED => format!("the initiator rejected the answer (reason {status})"),
             RDMA_CM_EVENT_UNREACHABLE => {
                 format!("the initiator did not get the answer (error {})", status.abs())
             }
@@ -224,8 +224,8 @@ impl QueuePair {
 
     fn reason_of(&self, status: i32) -> String {
         if status == IBV_WC_WR_FLUSH_ERR {
-            return "the device has stopped the queue pair: the connection is broken, or the initiator has broken a rule \
-                    of RDMA"
+            return "the device has stopped the queue pair: the connection is broken, or the initiator has violated \
+            the RDMA protocol"
                 .to_string();
         }
         // SAFETY: the library returns a static string, for any number.
@@ -355,7 +355,7 @@ fn make(
     let entries = u32::from(depths.work) + u32::from(depths.receives);
     if entries > device.limits.completions {
         return Err(Error::Unfit(format!(
-            "{} has completion queues of {} entries, {entries} are needed",
+            "{} has completion queues of {} entries; {entries} are needed",
             device.name, device.limits.completions
         )));
     }
@@ -372,7 +372,7 @@ fn make(
             0,
         )
     };
-    let completions = NonNull::new(completions).ok_or_else(|| last("making a completion queue"))?;
+    let completions = NonNull::new(completions).ok_or_else(|| last("creating a completion queue"))?;
     for inline_bytes in INLINE_BYTES {
         let mut attr = attributes(completions, device, depths, inline_bytes);
         // SAFETY: identifier and protection domain are alive and of one device; the library reads and writes
@@ -384,7 +384,7 @@ fn make(
             return Ok((completions, pair, depths, inline_bytes.min(attr.cap.max_inline_data)));
         }
     }
-    let error = last("making a queue pair");
+    let error = last("creating a queue pair");
     // SAFETY: it was created above, and nothing depends on it.
     unsafe { (device.library.ibv_destroy_cq)(completions.as_ptr()) };
     Err(error)

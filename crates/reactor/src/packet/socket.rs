@@ -93,7 +93,7 @@ impl Socket {
         }
         if interface.mtu < setup.mtu_min {
             return Err(io::Error::other(format!(
-                "{name}: its MTU is {mtu}, and {min} is needed (ip link set {name} mtu 1500)",
+                "{name}: its MTU is {mtu}, but at least {min} is needed (ip link set {name} mtu 1500)",
                 name = setup.interface,
                 mtu = interface.mtu,
                 min = setup.mtu_min
@@ -227,11 +227,11 @@ impl Line for Socket {
             Err(error) => return Some(error.to_string()),
         };
         let change = if now.index != was.index || self.is_orphan() {
-            "the network interface was removed, and there is another of this name".to_owned()
+            "the network interface was replaced by another one with the same name".to_owned()
         } else if now.mtu != was.mtu {
-            format!("its MTU was {}, and is {}", was.mtu, now.mtu)
+            format!("its MTU changed from {} to {}", was.mtu, now.mtu)
         } else if now.mac != was.mac {
-            "its Ethernet address is another".to_owned()
+            "its Ethernet address changed".to_owned()
         } else {
             return None;
         };
@@ -344,12 +344,12 @@ fn explain(errno: Errno, interface: &str) -> io::Error {
         Errno::NXIO => "the network interface was removed".to_owned(),
         Errno::NETDOWN => format!("the network interface is down (ip link set {interface} up)"),
         Errno::PERM | Errno::ACCESS => {
-            "raw Ethernet frames need the capability CAP_NET_RAW: run as root, or give it to the program \
-             (setcap cap_net_raw+ep, or AmbientCapabilities=CAP_NET_RAW in its unit of systemd)"
+            "raw Ethernet frames need the capability CAP_NET_RAW: run as root, or grant it (setcap cap_net_raw+ep, or \
+             AmbientCapabilities=CAP_NET_RAW in the systemd unit)"
                 .to_owned()
         }
         Errno::AFNOSUPPORT => "this kernel has no packet sockets (CONFIG_PACKET)".to_owned(),
-        Errno::MSGSIZE => "a frame is longer than the interface takes: its MTU was lowered".to_owned(),
+        Errno::MSGSIZE => "a frame is too long for the interface: its MTU was lowered".to_owned(),
         Errno::MFILE | Errno::NFILE => {
             "too many open files: raise the limit (ulimit -n, LimitNOFILE=)".to_owned()
         }

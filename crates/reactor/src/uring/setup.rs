@@ -49,17 +49,19 @@ fn explain(error: io::Error) -> io::Error {
     let advice = match errno {
         // Podman's default seccomp profile returns this; Docker's, EPERM.
         Errno::NOSYS => {
-            "this kernel has no io_uring, or this container forbids it: Linux 5.19 or newer is needed (6.1 or newer is \
-             best), and in a container the system calls io_uring_setup, io_uring_enter and io_uring_register"
+            "this kernel has no io_uring, or this container forbids it: Linux 5.19 or newer is needed (preferably 6.1 \
+             or newer), and in a container the system calls io_uring_setup, io_uring_enter and io_uring_register"
         }
         Errno::INVAL => {
-            "this kernel's io_uring is too old; Linux 5.19 or newer is needed (6.1 or newer is best)"
+            "this kernel's io_uring is too old; Linux 5.19 or newer is needed (preferably 6.1 or newer)"
         }
         Errno::PERM | Errno::ACCESS => {
             "io_uring is forbidden here: set the sysctl kernel.io_uring_disabled to 0, and in a container allow \
              the system calls io_uring_setup, io_uring_enter and io_uring_register"
         }
-        Errno::NOMEM => "no memory may be locked for io_uring: raise the limit (ulimit -l, LimitMEMLOCK=)",
+        Errno::NOMEM => {
+            "too little memory may be locked for io_uring: raise the limit (ulimit -l, LimitMEMLOCK=)"
+        }
         Errno::MFILE | Errno::NFILE => "too many open files: raise the limit (ulimit -n, LimitNOFILE=)",
         _ => return error,
     };

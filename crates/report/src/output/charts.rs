@@ -121,7 +121,7 @@ fn figure(
     let note = match metric {
         Metric::TargetCpu => "Less is better. User and kernel time of the target's process.",
         Metric::InitiatorCpu => "Less is better. User and kernel time of the initiator's threads.",
-        _ => "Error bars: 95 % confidence interval of the mean; one without an end goes beyond the chart.",
+        _ => "Error bars: 95 % confidence interval of the mean; one without an end mark exceeds the chart.",
     };
     let swatch = if is_line { chart::line_swatch } else { chart::bar_swatch };
     (!charts.is_empty()).then(|| Block { title, note, legend: legend(plan, &targets, swatch), charts })
@@ -208,7 +208,7 @@ pub(super) fn cores(section: &Section<'_>) -> Option<Block> {
     }
     let swatch = |class: &str| format!("<span class=\"patch {class}\"></span>");
     let legend = vec![(swatch("user"), "user space".into()), (swatch("system"), "kernel".into())];
-    let note = "Of the repetition with the median of operations per second. Spinning counts as load.";
+    let note = "From the repetition with the median of operations per second. Spinning counts as load.";
     (!charts.is_empty()).then_some(Block { title: "Load of each core over time", note, legend, charts })
 }
 

@@ -27,7 +27,7 @@ fn busy(load: &CoreLoad) -> f64 {
 fn shaded(rows: &[(String, Vec<CoreLoad>)]) -> String {
     let (cores, others) = chosen(rows);
     let mut out = String::from(
-        "<p class=\"note\">In percent of the measured time, of the repetition with the median of operations per second. \
+        "<p class=\"note\">In percent of the measured time, from the repetition with the median of operations per second. \
          Spinning counts as load.",
     );
     if let Some(most) = others {

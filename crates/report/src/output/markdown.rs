@@ -19,9 +19,8 @@ pub(super) fn markdown(report: &Report<'_>) -> String {
     paragraph(
         &mut out,
         "Figures are means of all repetitions ± half the 95 % confidence interval; MB/s are millions of bytes; `max` is \
-         the largest of all repetitions. What is said to be of the ceiling is the ratio to the do-nothing responder's \
-         figure in the same repetition: more is better of IOPS and MB/s, and less of latency and CPU; a ceiling spends \
-         CPU too, on the transport.",
+         the largest of all repetitions. Figures of ceiling are ratios to the do-nothing responder in the same \
+         repetition: more is better for IOPS and MB/s, less for latency and CPU; a ceiling also spends CPU, on the transport.",
     );
     if let Some(overview) = table::overview(report) {
         out.push_str("\n## Overview\n");

@@ -63,9 +63,9 @@ fn header(out: &mut String, report: &Report<'_>) {
     out.push_str("<li><a href=\"#facts\">Facts of the run</a></li>\n</ul></nav>\n");
     if let Some(overview) = table::overview(report) {
         out.push_str("<h2>Overview</h2>\n");
-        let text = "What each target's figures are of the do-nothing responder's, the ceiling's, in the same repetition: \
-                    geometric means over the rows of a section. Of IOPS and MB/s, which have the same share, more is \
-                    better, and 100 % is all; of latency and CPU less is better, and 1.00 is what the transport alone costs.";
+        let text = "Each target's figures relative to the do-nothing responder, the ceiling, in the same repetition: \
+        geometric means over the rows of a section. For IOPS and MB/s, which have the same ratio, more is better, and \
+        100 % is the maximum; for latency and CPU less is better, and 1.00 is the cost of the transport alone.";
         paragraph(out, "", text);
         write_table(out, &overview);
     }
@@ -152,7 +152,8 @@ fn commands(out: &mut String, report: &Report<'_>) {
         return;
     }
     out.push_str("<h3>Commands</h3>\n");
-    let text = "How each row's first run was started, and how to measure the same again. Ports are free ones of the moment.";
+    let text =
+        "How the first run of each row was started, and how to repeat it. Ports are whichever were free.";
     paragraph(out, "", text);
     out.push_str("<details><summary>All commands</summary>\n");
     for row in rows {

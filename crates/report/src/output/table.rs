@@ -172,7 +172,7 @@ fn geometric_mean(figures: &[f64]) -> Option<f64> {
 
 /// The targets measured.
 pub(super) fn targets(report: &Report<'_>) -> Table {
-    let titles = ["Target", "What it is", "Store", "Way to it"];
+    let titles = ["Target", "What it is", "Store", "Reached over"];
     let mut table = Table::new(titles.map(|title| (title.to_string(), false)));
     for target in &report.plan.targets {
         let what = match &target.kind {
@@ -248,7 +248,7 @@ pub(super) fn facts(report: &Report<'_>) -> Table {
     for fact in &report.header.facts {
         add(&fact.name, fact.value.clone());
     }
-    add("Repetitions", format!("{}, interleaved: every row once before any again", plan.repetitions));
+    add("Repetitions", format!("{}, interleaved: every row once before any is repeated", plan.repetitions));
     add("Each run", format!("{} measured after a ramp of {}", time(plan.runtime), time(plan.ramp)));
     add("Runs with a result", format!("{} of {}", report.progress.0, report.progress.1));
     for command in &report.header.commands {

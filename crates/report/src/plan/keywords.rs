@@ -100,7 +100,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, Fault> {
     let time = config::parse_duration(text).map_err(|error| split(&error))?;
     match time {
         time if time <= HOUR => Ok(time),
-        _ => Err(Fault::new(format!("`{text}` is long"), "choose up to 1h")),
+        _ => Err(Fault::new(format!("`{text}` is too long"), "choose up to 1h")),
     }
 }
 
@@ -122,7 +122,7 @@ fn rate(text: &str) -> Result<u64, Fault> {
     found.ok_or_else(|| {
         Fault::new(
             format!("`{text}` is not a rate"),
-            "write it like 100mbit or 10gbit, or veth for a link without",
+            "write a rate such as 100mbit or 10gbit, or veth for a link without a limit",
         )
     })
 }

@@ -140,7 +140,7 @@ fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Vec<Target
     let local = transports.contains(&Transport::Local);
     if local && !own {
         let fix = "only a store of Lunette can be local; write transport = \"iscsi\"";
-        table.fault("transport", Fault::new("this target is behind a network", fix), problems);
+        table.fault("transport", Fault::new("this target is reached over a network", fix), problems);
     }
     let usual = kind.usual_transport();
     if matches!(kind, Kind::Tgt | Kind::Vblade | Kind::Spdk(_) | Kind::Url(_))
@@ -165,7 +165,11 @@ fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Vec<Target
         table.fault("transport", Fault::new("AoE does not run over loopback", fix), problems);
     }
     if kind == Kind::Vblade && matches!(store, Some(Store::Null(_))) {
-        table.fault("store", Fault::new("vblade has files only", "write tmpfs:SIZE or disk:SIZE"), problems);
+        table.fault(
+            "store",
+            Fault::new("vblade serves only files", "write tmpfs:SIZE or disk:SIZE"),
+            problems,
+        );
     }
     if hops > 0 && (!(own || kind == Kind::Tgt) || local || aoe) {
         let fix = "give it only to targets of kind lunette or tgt behind iSCSI";
@@ -236,7 +240,7 @@ fn matrix(
         let fix = "write rw = [\"read\", \"write\"], or style = \"depth\"";
         table.fault(
             "style",
-            Fault::new("threads that share one range go through it in order", fix),
+            Fault::new("threads that share a range must go through it in order", fix),
             problems,
         );
     }
@@ -265,7 +269,7 @@ mod tests {
         );
         for line in [
             "plan.toml:1:15: repetitions: `0` is out of range; choose a whole number from 1 to 100",
-            "plan.toml:2:11: runtime: `long` is not a time; write it like 15s, 500ms or 2m",
+            "plan.toml:2:11: runtime: `long` is not a time; write a time such as 15s, 500ms or 2m",
             "plan.toml:3:1: colour: unknown key; known here: title, note, repetitions, runtime, ramp, seed, scheduling, target, matrix",
             "plan.toml:6:8: target[0].kind: `lunete` is not known; did you mean `lunette`?",
             "plan.toml:8:8: target[1].name: `a` is already used; choose another",
@@ -302,7 +306,7 @@ mod tests {
             "matrix[0].style: ",
             "matrix[0].detail: ",
             "target[4].transport: AoE does not run over loopback; ",
-            "target[4].store: vblade has files only; ",
+            "target[4].store: vblade serves only files; ",
             "target[5].transport: the ceiling does not support AoE; ",
         ] {
             assert!(problems.contains(part), "{part}\nis missing in\n{problems}");

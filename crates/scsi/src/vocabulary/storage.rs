@@ -183,14 +183,14 @@ impl fmt::Display for StoreError {
             StoreError::OutOfRange => "it has become smaller",
             StoreError::NoSpace => "no space is left",
             StoreError::ReadFailed { .. } | StoreError::WriteFailed => "the medium fails",
-            StoreError::Lost => "it has lost what was written",
+            StoreError::Lost => "it has lost writes",
             StoreError::Unsupported => "it does not support this operation",
             StoreError::ReadOnly => "it is write-protected",
             StoreError::Unavailable => "it is lost or not ready",
             StoreError::Cancelled => "the operation was cancelled",
             StoreError::Busy => "it is out of resources",
             StoreError::Reserved => "another initiator has reserved it",
-            StoreError::Deactivated => "it is not accessed by this port any more",
+            StoreError::Deactivated => "this port no longer accesses it",
         })
     }
 }

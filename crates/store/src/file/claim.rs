@@ -74,7 +74,7 @@ pub(super) fn lock(path: &Path, file: &File, claim: Claim) -> Result<(), OpenErr
         Err(TryLockError::Error(error)) => {
             tracing::warn!(
                 path = %path.display(), %error,
-                "the file cannot be locked here: make sure that nothing else serves or writes it"
+                "the file system does not support locks: make sure that nothing else serves or writes the file"
             );
             Ok(())
         }

@@ -266,8 +266,7 @@ fn check_block(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
 fn check_same(path: &Path, found: u64, size: Option<u64>) -> Result<(), OpenError> {
     match size {
         Some(size) if size != found => {
-            let longer =
-                || format!("leave size= out, or make it longer: truncate -s {size} {}", path.display());
+            let longer = || format!("leave size= out, or extend it: truncate -s {size} {}", path.display());
             let remedy = if found < size { longer() } else { "leave size= out".into() };
             Err(wrong(path, &format!("exists with {found} bytes, not {size}"), &remedy))
         }
@@ -294,7 +293,7 @@ fn check_size(path: &Path, kind: Kind, size: u64, block_bytes: u32) -> Result<()
     if size == 0 {
         let remedy = match kind {
             Kind::File => format!("give it a size, for example: truncate -s 1G {}", path.display()),
-            Kind::Block => "attach its medium, or name another device".into(),
+            Kind::Block => "insert its medium, or name another device".into(),
         };
         return Err(wrong(path, "is empty", &remedy));
     }
@@ -305,7 +304,7 @@ fn check_size(path: &Path, kind: Kind, size: u64, block_bytes: u32) -> Result<()
         let fits = 1 << size.trailing_zeros();
         let grown = match kind {
             Kind::File => {
-                format!("make it longer: truncate -s {} {}", size.next_multiple_of(block), path.display())
+                format!("extend it: truncate -s {} {}", size.next_multiple_of(block), path.display())
             }
             Kind::Block => "name another device".into(),
         };
@@ -348,13 +347,17 @@ fn failed(path: &Path, error: &io::Error, kind: Kind, claim: Claim) -> OpenError
 fn not_made(path: &Path, error: &io::Error) -> OpenError {
     let folder = folder_of(path).display();
     let remedy = match error.kind() {
-        ErrorKind::NotFound => format!("make its folder: mkdir -p {folder}"),
+        ErrorKind::NotFound => format!("create its directory: mkdir -p {folder}"),
         ErrorKind::PermissionDenied => {
-            format!("allow this user to make files in {folder}, or name another folder")
+            format!("allow this user to create files in {folder}, or name another directory")
         }
-        ErrorKind::ReadOnlyFilesystem => "remount the file system read-write, or name another folder".into(),
-        ErrorKind::NotADirectory => "name a file in a folder".into(),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make space, or name a folder elsewhere".into(),
+        ErrorKind::ReadOnlyFilesystem => {
+            "remount the file system read-write, or name another directory".into()
+        }
+        ErrorKind::NotADirectory => "name a file in a directory".into(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "free some space, or name a directory elsewhere".into()
+        }
         _ => "see the kernel's log (dmesg)".into(),
     };
     wrong(path, &format!("cannot be created: {error}"), &remedy)

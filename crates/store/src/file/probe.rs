@@ -50,19 +50,19 @@ pub(super) fn misplaced(path: &Path, file: &File, kind: Kind) -> io::Result<Opti
     Ok(match kind {
         Kind::File if opened.nlink() == 0 => Some(DELETED),
         Kind::File if !is_here => Some(
-            "the file that is served is not here any more, and still takes all that is written: move it back, or name its \
-             new place before a restart; another file at this path is not served until then",
+            "the served file is no longer at this path, and still takes writes: move it back, or configure its new \
+             path before a restart; another file at this path is not served until then",
         ),
         Kind::Block if !is_here => Some(
-            "the device that is served is not here any more, and takes what is written as long as it is there at all: bring \
-             its node back, or name its new place before a restart; another device at this path is not served until then",
+            "the served device is no longer at this path, and still takes writes while it exists: restore its node, \
+             or configure its new path before a restart; another device at this path is not served until then",
         ),
         Kind::File | Kind::Block => None,
     })
 }
 
-const DELETED: &str = "the file that is served was deleted: all its data is gone when the daemon ends; copy it through an \
-                       initiator before; a new file at this path is not served until a restart";
+const DELETED: &str = "the served file was deleted: all of its data is lost when the daemon ends; copy it through an \
+initiator before that; a new file at this path is not served until a restart";
 
 pub(super) fn statx(file: &File) -> io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;

@@ -242,7 +242,7 @@ impl Connection {
             connection.opened(opened);
         });
         if let Err(error) = started {
-            outage.failed(format!("there is no thread to connect: {error}"));
+            outage.failed(format!("cannot start a thread to connect: {error}"));
         }
     }
 
@@ -325,7 +325,7 @@ impl State {
                         "violations of NBD",
                         tracing::Level::ERROR,
                         store = %of.url,
-                        "the server breaks the NBD protocol, and is left: {violation}"
+                        "the server violates the NBD protocol, and is disconnected: {violation}"
                     );
                 }
                 Received::End { reason, is_settled } => return self.lost(of, &reason, is_settled),
@@ -351,7 +351,7 @@ impl State {
                 self.link.iter_mut().for_each(|link| link.has_answered = true);
                 // It may have been for what others have written, and no flush reports it again.
                 if flushes || is_through && matches!(number, EIO | ENOSPC) {
-                    self.lose(of, "the server has failed to make writes durable that it has acknowledged: they may be lost");
+                    self.lose(of, "the server failed to flush acknowledged writes: they may be lost");
                 }
                 let error = known(number, call.work);
                 return fail(call, error);
@@ -660,7 +660,7 @@ mod tests {
             let open = |read_only| open::open(&url, Options::new(None, read_only)).err().unwrap().to_string();
             let error = open(false);
             assert!(error.contains("restart this daemon"), "{error}");
-            assert!(open(true).contains("the server is not reached"), "nothing is overwritten by reading");
+            assert!(open(true).contains("cannot reach the server"), "nothing is overwritten by reading");
         }
     }
 }

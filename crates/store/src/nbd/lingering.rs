@@ -45,7 +45,7 @@ pub(super) fn keep(connection: &Arc<Connection>) {
         tracing::error!(
             store = %connection.url(),
             %error,
-            "there is no thread to wait for the NBD server: its export is not opened again until this daemon is restarted"
+            "cannot start a thread to wait for the NBD server: its export is not reopened until this daemon is restarted"
         );
     }
 }
@@ -69,9 +69,9 @@ pub(super) fn check(url: &NbdUrl) -> Result<(), OpenError> {
     let Some(one) = lingering.iter().filter(is_it).max_by_key(|one| one.is_permanent) else { return Ok(()) };
     let (problem, remedy) = if one.is_permanent {
         (
-            "the server may still carry out writes of an earlier use of this export, whose connection failed before it had answered \
-             them: they could overwrite newer ones",
-            "restart this daemon, once the server has ended that connection or was restarted",
+            "the server may still carry out writes of an earlier use of this export, whose connection failed before \
+             they were answered: they could overwrite newer ones",
+            "restart this daemon once the server has closed that connection or was restarted",
         )
     } else {
         (

@@ -62,7 +62,7 @@ fn negotiate(url: &NbdUrl) -> Result<(Stream, Export), OpenError> {
             NbdServer::Tcp(..) => "is the server running there, and is its port open to this machine?",
             NbdServer::Unix(..) => "is the server running, and may this user open its socket?",
         };
-        fault(format!("the server is not reached: {error}"), remedy)
+        fault(format!("cannot reach the server: {error}"), remedy)
     })?;
     let mut stream = Stream::plain(socket);
     let export = match shake_hands(&mut stream, url, deadline) {
@@ -71,7 +71,7 @@ fn negotiate(url: &NbdUrl) -> Result<(Stream, Export), OpenError> {
         Err(Failed::Insecure(problem, remedy)) => return Err(fault(problem, &remedy)),
         Err(Failed::Io(error)) if error.kind() == ErrorKind::TimedOut => {
             return Err(fault(
-                format!("the server has not answered within {} seconds", CONNECT_WITHIN.as_secs()),
+                format!("the server did not answer within {} seconds", CONNECT_WITHIN.as_secs()),
                 "does it serve another client, and only one at a time (qemu-nbd --shared=N)?",
             ));
         }
@@ -127,11 +127,11 @@ fn shake_hands(stream: &mut Stream, url: &NbdUrl, deadline: Instant) -> Result<E
 fn remedy(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NotNbd => "correct the host, the port or the socket",
-        Refusal::TooOld => "use a server of this decade, such as nbdkit or qemu-nbd",
+        Refusal::TooOld => "use a current server, such as nbdkit or qemu-nbd",
         Refusal::TlsRequired => {
-            "write nbds:// or nbds+unix://, and tls-certificates=DIRECTORY if its authority is not one that this system trusts"
+            "write nbds:// or nbds+unix://, and tls-certificates=DIRECTORY if this system does not trust its authority"
         }
-        Refusal::NoTls(_) => "write nbd:// or nbd+unix://, if nobody else can read what is sent",
+        Refusal::NoTls(_) => "write nbd:// or nbd+unix:// if nobody else can read the traffic",
         Refusal::Unknown(_) => "name one that it has (qemu-nbd --list, nbdinfo --list)",
         Refusal::ShuttingDown => "start it again",
         Refusal::Refused(_) => "see the server's log",
@@ -143,8 +143,10 @@ fn remedy(refusal: &Refusal) -> &'static str {
 fn fits(export: &Export, options: &Options) -> Result<(), (String, String)> {
     let fault = |problem: String, remedy: &str| Err((problem, remedy.to_owned()));
     if export.payload_maximum < CHUNK_BYTES {
-        let problem =
-            format!("it takes {} bytes at a time, and {CHUNK_BYTES} are needed", export.payload_maximum);
+        let problem = format!(
+            "it accepts only {} bytes at a time, and {CHUNK_BYTES} are needed",
+            export.payload_maximum
+        );
         return fault(problem, "raise the server's limit (nbdkit: maxdata of its blocksize filters)");
     }
     if let Some(block) = options.block_bytes {
@@ -154,15 +156,14 @@ fn fits(export: &Export, options: &Options) -> Result<(), (String, String)> {
             return Err((format!("its smallest block has {minimum} bytes, and the LUN's {block}"), remedy));
         }
         if export.size == 0 || !export.size.is_multiple_of(block.into()) {
-            let problem = format!("its {} bytes are no whole number of blocks of {block}", export.size);
+            let problem = format!("its {} bytes are not a whole number of blocks of {block}", export.size);
             return fault(problem, "make it larger");
         }
     }
     if !options.read_only && !export.is_read_only() && !export.flushes() && !export.writes_through() {
         return fault(
-            "the server supports neither flush nor FUA: nobody knows whether what it acknowledges is durable"
-                .into(),
-            "serve it read-only (ro on the command line, read_only = true), or by a server that can flush",
+            "the server supports neither flush nor FUA, so acknowledged writes may not be durable".into(),
+            "serve it read-only (ro on the command line, read_only = true), or use a server that can flush",
         );
     }
     Ok(())

@@ -40,15 +40,14 @@ impl Stream {
         let fault = |error: String| {
             let remedy = "does the server's certificate have this name, and is its authority trusted here \
                           (tls-hostname=, tls-certificates=)?";
-            (format!("TLS with the server fails: {error}"), remedy.to_owned())
+            (format!("TLS with the server failed: {error}"), remedy.to_owned())
         };
         let mut connection = ClientConnection::new(config, name).map_err(|error| fault(error.to_string()))?;
         let mut until = Until { inner: &*self.socket, socket: &self.socket, deadline };
         connection.complete_io(&mut until).map_err(|error| match error.kind() {
-            ErrorKind::TimedOut => (
-                "the server does not continue the handshake of TLS".into(),
-                "does it hang? see its log".into(),
-            ),
+            ErrorKind::TimedOut => {
+                ("the server does not continue the TLS handshake".into(), "does it hang? see its log".into())
+            }
             _ => fault(error.to_string()),
         })?;
         self.tls = Some(Box::new(connection));
@@ -121,10 +120,7 @@ fn server_name(url: &NbdUrl, tls: &NbdTls) -> Result<ServerName<'static>, Insecu
         (Some(name), _) | (None, NbdServer::Tcp(name, _)) => name.clone(),
         (None, NbdServer::Unix(_)) => {
             let remedy = "write &tls-hostname=NAME, as the server's certificate has it";
-            return Err((
-                "a Unix domain socket has no name that a certificate could have".into(),
-                remedy.into(),
-            ));
+            return Err(("a Unix domain socket has no host name for a certificate".into(), remedy.into()));
         }
     };
     ServerName::try_from(name).map_err(|error| {
@@ -145,7 +141,7 @@ fn config(tls: &NbdTls) -> Result<ClientConfig, Insecure> {
         roots.add_parsable_certificates(native.certs);
         if roots.is_empty() {
             let remedy = "install ca-certificates, or name a directory with ca-cert.pem by tls-certificates=";
-            return Err(("this system trusts nobody to certify a server".into(), remedy.into()));
+            return Err(("this system has no trusted certificate authorities".into(), remedy.into()));
         }
         return Ok(builder.with_root_certificates(roots).with_no_client_auth());
     };
@@ -169,7 +165,7 @@ fn config(tls: &NbdTls) -> Result<ClientConfig, Insecure> {
     }
     // The library's own message may contain the key.
     let parsed =
-        PrivateKeyDer::from_pem_file(&key).map_err(|_| wrong(&key, "it is no private key".into()))?;
+        PrivateKeyDer::from_pem_file(&key).map_err(|_| wrong(&key, "it is not a private key".into()))?;
     let authenticated = builder.with_client_auth_cert(certificates(CERTIFICATE)?, parsed);
     authenticated.map_err(|error| wrong(&folder.join(CERTIFICATE), error.to_string()))
 }

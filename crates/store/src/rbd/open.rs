@@ -27,7 +27,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 const NEEDED: [(&CStr, &CStr, &str); 4] = [
     (c"rbd_cache", c"false", LOSES_WRITES),
     (c"rbd_persistent_cache_mode", c"disabled", LOSES_WRITES),
-    (c"rbd_non_blocking_aio", c"true", "a core could wait for the cluster"),
+    (c"rbd_non_blocking_aio", c"true", "a core could block on the cluster"),
     (c"rbd_blocklist_on_break_lock", c"true", LANDS_LATE),
 ];
 const LOSES_WRITES: &str = "acknowledged writes could be lost";
@@ -93,7 +93,7 @@ pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenErr
         lock(place, &image)?;
     }
     let asked = |what: &'static str| {
-        move |error: i32| fault(place, format!("{what} cannot be read: {}", text(error)), SEE_CEPH)
+        move |error: i32| fault(place, format!("cannot read {what}: {}", text(error)), SEE_CEPH)
     };
     let size = image.size().map_err(asked("its size"))?;
     check_size(place, size, options.block_bytes)?;
@@ -139,8 +139,8 @@ pub(super) fn open_client(place: &RbdImage, options: Options) -> Result<(Image, 
     let image = open_image(place, read_only)?;
     check_options(place, &image)?;
     if options.standby && !read_only && !has_lock(place, &image)? {
-        let remedy = "let it have one (rbd feature enable POOL/IMAGE exclusive-lock)";
-        return Err(fault(place, "it has no exclusive lock, and is shared by gateways", remedy));
+        let remedy = "enable it (rbd feature enable POOL/IMAGE exclusive-lock)";
+        return Err(fault(place, "it has no exclusive lock, which gateways need", remedy));
     }
     let client = image
         .cluster()
@@ -157,7 +157,7 @@ pub(crate) fn find_pool(place: &RbdImage, cluster: Cluster) -> Result<Pool, Open
             Errno::NOENT => fault(
                 place,
                 format!("there is no pool {}", place.pool),
-                "name one that there is (ceph osd pool ls)",
+                "name an existing one (ceph osd pool ls)",
             ),
             _ => fault(place, format!("pool {}: {}", place.pool, text(error)), SEE_CEPH),
         }
@@ -180,14 +180,14 @@ fn open_image(place: &RbdImage, read_only: bool) -> Result<Image, OpenError> {
         match (Errno::from_raw_os_error(error), &place.snapshot) {
             (Errno::NOENT, None) => {
                 let remedy = format!(
-                    "make it (rbd create --size 10G {folder}/{}), or name another (rbd ls {folder})",
+                    "create it (rbd create --size 10G {folder}/{}), or name another (rbd ls {folder})",
                     place.image
                 );
                 fault(place, "there is no such image", &remedy)
             }
             (Errno::NOENT, Some(_)) => {
                 let remedy =
-                    format!("name one that there is (rbd ls {folder}; rbd snap ls {folder}/{})", place.image);
+                    format!("name an existing one (rbd ls {folder}; rbd snap ls {folder}/{})", place.image);
                 fault(place, "there is no such image, or it has no such snapshot", &remedy)
             }
             (Errno::PERM | Errno::ACCESS, _) => fault(place, text(error), CAPS),
@@ -268,8 +268,8 @@ fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
     if !has_lock(place, image)? {
         tracing::warn!(
             image = %place,
-            "the image has no exclusive lock: nothing prevents other clients from writing to it, nor late writes of a daemon that \
-             was killed; rbd feature enable POOL/IMAGE exclusive-lock"
+            "the image has no exclusive lock: nothing prevents writes by other clients, or late writes of a daemon \
+             that was killed; rbd feature enable POOL/IMAGE exclusive-lock"
         );
         return Ok(());
     }
@@ -277,7 +277,8 @@ fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
         Errno::ROFS | Errno::BUSY | Errno::TIMEDOUT | Errno::AGAIN => fault(
             place,
             "another client has locked it",
-            "end that one (rbd status and rbd lock ls show it), or use it read-only (ro); one that was killed lets go within half a minute",
+            "stop that client (rbd status and rbd lock ls show it), or use the image read-only (ro); the lock of a \
+             client that was killed ends within half a minute",
         ),
         Errno::PERM | Errno::ACCESS => fault(place, format!("it cannot be locked: {}", text(error)), CAPS),
         _ => fault(place, format!("it cannot be locked: {}", text(error)), SEE_CEPH),
@@ -319,9 +320,9 @@ pub(super) fn text(error: i32) -> String {
     match Errno::from_raw_os_error(error) {
         // An OSD's answer to a client on the blocklist.
         Errno::SHUTDOWN => {
-            "the cluster has shut this client out, as another one has broken its lock (ceph osd blocklist ls); once that one has ended, \
-             remove the LUN and add it again, or restart this daemon: what initiators have in their caches may be older than what the \
-             other one wrote"
+            "another client has broken this client's lock, and the cluster has put this client on its blocklist (ceph \
+             osd blocklist ls); once the other client has ended, remove the LUN and add it again, or restart this \
+             daemon: initiators may have cached older data than the other client wrote"
                 .into()
         }
         error => std::io::Error::from(error).to_string(),

@@ -232,8 +232,8 @@ impl Roles {
         if !fence.contains(&owner) {
             // librbd would break the lock of one that has died, whichever it is.
             return Err(format!(
-                "{name}: the client {owner} has locked it; end that one (rbd status and rbd lock ls show it), or, if it has died, remove \
-                 its lock (rbd lock rm)"
+                "{name}: client {owner} has locked it; stop that client (rbd status and rbd lock ls show it), or, if \
+                 it has died, remove its lock (rbd lock rm)"
             ));
         }
         match image.break_lock(&owner) {

@@ -577,7 +577,7 @@ fn a_server_that_takes_forever_to_open_its_export_is_left() {
                 std::thread::sleep(Duration::from_millis(50));
             }
             let error = opening.join().expect("no panic");
-            assert!(error.contains("has not answered within"), "{error}");
+            assert!(error.contains("did not answer within"), "{error}");
         });
         scope.spawn(|| {
             let server = Server::new();
@@ -622,7 +622,7 @@ fn a_server_that_stays_away_makes_the_store_lost_and_its_return_brings_it_back()
     assert_eq!(core.outcome(waits), Err(StoreError::Unavailable));
     core.until(|_| store.refresh().is_err());
     let problem = store.refresh().expect_err("it is lost");
-    assert!(problem.contains("the server is not reached"), "{problem}");
+    assert!(problem.contains("cannot reach the server"), "{problem}");
     std::fs::remove_file(&path).expect("the socket");
     let server = Server { listener: UnixListener::bind(&path).expect("a socket"), _folder, path };
     let _peer = std::thread::scope(|scope| {
@@ -715,8 +715,8 @@ fn an_export_is_read_and_written_by_tls_and_not_without_it() {
         Ok(_) => panic!("it opens"),
         Err(error) => error.to_string(),
     };
-    assert!(refused(&server.url()).contains("the server wants TLS; write nbds://"));
-    assert!(refused(&by_tls(&other)).contains("TLS with the server fails"));
+    assert!(refused(&server.url()).contains("the server requires TLS; write nbds://"));
+    assert!(refused(&by_tls(&other)).contains("TLS with the server failed"));
     let store = nbd::open(&by_tls(&trusted), crate::nbd::options()).expect("it opens");
     let (mut core, mut random) = (Core::on(&store), Random::new(3));
     for at in [0, 12_345, 1 << 20, 5 << 20] {

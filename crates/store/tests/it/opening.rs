@@ -199,7 +199,7 @@ fn a_file_that_its_path_does_not_name_any_more_is_noticed() {
     assert_eq!(store.misplaced().unwrap(), None);
     std::fs::hard_link(&path, &elsewhere).unwrap();
     std::fs::remove_file(&path).unwrap();
-    misplaced(&store, &[link.to_str().unwrap(), "not here any more", "move it back"]);
+    misplaced(&store, &[link.to_str().unwrap(), "no longer at this path", "move it back"]);
     std::fs::write(&path, [1; 8192]).unwrap();
     misplaced(&store, &["another file at this path is not served"]);
     std::fs::rename(&elsewhere, &path).unwrap();
@@ -223,7 +223,7 @@ fn a_device_whose_node_is_gone_is_noticed() {
     let store = store::open_block(&node, 512, Claim::Sole).unwrap();
     assert_eq!(store.misplaced().unwrap(), None);
     std::fs::remove_file(&node).unwrap();
-    misplaced(&store, &[node.to_str().unwrap(), "bring its node back"]);
+    misplaced(&store, &[node.to_str().unwrap(), "restore its node"]);
     std::fs::write(&node, [1; 8192]).unwrap();
     misplaced(&store, &["another device at this path is not served"]);
 }

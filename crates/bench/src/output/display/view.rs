@@ -145,7 +145,7 @@ impl View {
         let users = Users::of(&numbers, self.samples.iter(), other);
         let spinning = if self.spins && users.has_initiator() { " (or waits spinning)" } else { "" };
         let (paint, text) = match full.as_slice() {
-            [] if self.by_rate => (Paint::Plain, "the rate that was asked for".to_string()),
+            [] if self.by_rate => (Paint::Plain, "the requested rate".to_string()),
             [] if target_is_full && self.target_elsewhere => {
                 let cores = mean.target_cores.unwrap_or_default();
                 (Paint::Alarm, format!("no core of this machine; the target uses {cores:.2} of its own"))
@@ -357,9 +357,9 @@ limit: core 1 is saturated; it is the target's
         }
         let shown = text(&view, 160, 24);
         let expected =
-            "limit: the link: packets take at least 12.00 ms there and back, and 0.06 ms without the load";
+            "limit: the link: the round trip takes at least 12.00 ms, and 0.06 ms without the load";
         assert_eq!(shown.lines().last(), Some(expected));
-        assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, &[]), "the rate that was asked for");
+        assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, &[]), "the requested rate");
     }
 
     #[test]

@@ -71,8 +71,7 @@ impl<I: Io> Core<I> {
         let gone: Vec<usize> = all.filter(|number| served.segment(*number).is_none()).collect();
         let mut ended = Vec::new();
         for number in gone {
-            ended
-                .extend(self.retire_interface(number, "AoE is not served on its network interface any more"));
+            ended.extend(self.retire_interface(number, "AoE is no longer served on its network interface"));
         }
         for interface in &mut self.ethernet.interfaces {
             if let Some(segment) = served.segment(number(interface)) {
@@ -85,7 +84,7 @@ impl<I: Io> Core<I> {
             out.map(|(_, key)| *key).collect::<Vec<_>>()
         };
         for key in self.ethernet.interfaces.iter().flat_map(sessions).collect::<Vec<_>>() {
-            self.end_session(key, "its address is not served on its network interface any more");
+            self.end_session(key, "its address is no longer served on its network interface");
             ended.push(key);
         }
         self.settle_retired();

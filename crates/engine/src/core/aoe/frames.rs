@@ -305,7 +305,7 @@ impl<I: Io> Core<I> {
         let sessions = &self.ethernet.interfaces[index].sessions;
         let found = sessions.values().filter(silent).min_by_key(since).copied();
         if let Some(key) = found {
-            self.gone(key, "others need its place, and it was silent the longest");
+            self.gone(key, "its slot was needed, and it had been silent the longest");
         }
     }
 

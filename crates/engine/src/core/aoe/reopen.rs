@@ -150,7 +150,7 @@ impl<I: Io> Core<I> {
 
     /// Has all cores of an interface release it.
     fn close_on_all_cores(&mut self, position: usize, reason: String) {
-        tracing::warn!("AoE on {reason}; sessions there end, and it is served again as soon as that can be");
+        tracing::warn!("AoE on {reason}; its sessions end, and it will be served again as soon as possible");
         let watch = &mut self.ethernet.interface_watches[position];
         let Some(segment) = self.served.segment(watch.number).cloned() else { return };
         watch.state = State::Closing(segment.interface.cores.len());
@@ -162,7 +162,7 @@ impl<I: Io> Core<I> {
 
     /// Stops receiving and sending on an interface.
     fn close_interface(&mut self, number: usize) {
-        self.retire_interface(number, "its network interface was removed, or is another now");
+        self.retire_interface(number, "its network interface was removed or replaced");
         self.ethernet.releasing.push(number);
         self.settle_retired();
     }
@@ -271,7 +271,7 @@ impl<I: Io> Core<I> {
                 let reason = error.to_string();
                 watch.state = State::Closed;
                 if watch.reason.as_ref() != Some(&reason) {
-                    tracing::warn!("AoE on {reason}; it is served as soon as it can be");
+                    tracing::warn!("AoE on {reason}; it will be served as soon as possible");
                     watch.reason = Some(reason);
                 }
             }
@@ -291,9 +291,9 @@ impl<I: Io> Core<I> {
             // Frames wait in the socket's ring in the kernel: no other core may have them.
             Err(NoRoom(socket)) => {
                 limited!(
-                    "interfaces that there was too little memory for",
+                    "interfaces without memory",
                     Level::WARN,
-                    "AoE on {}: too little memory is left for its frames; they are taken later",
+                    "AoE on {}: too little memory is left for its frames; they will be received later",
                     segment.interface.name
                 );
                 self.ethernet.waiting_for_slots.push((number, socket));

@@ -190,7 +190,7 @@ fn a_lun_that_hangs_is_removed_and_holds_up_no_change_behind_it() {
     let gone = daemon.config().luns[1].clone();
     daemon.wait_at_most(Duration::ZERO);
     let what = unended(daemon.apply(Change::Remove { name: "lun1".into() }));
-    assert!(what.contains("longer than 0 s") && what.contains("of LUN lun1 "), "{what}");
+    assert!(what.contains("longer than 0 s") && what.contains("on LUN lun1 "), "{what}");
     assert_eq!(report(&mut initiator, 1), Some(NOT_SUPPORTED));
 
     daemon.wait_at_most(Duration::from_secs(60));
@@ -200,7 +200,7 @@ fn a_lun_that_hangs_is_removed_and_holds_up_no_change_behind_it() {
     // Its file may still be in use, and what is saved under its serial number.
     let again = || Change::Add { lun: Box::new(gone.clone()), shown: Vec::new() };
     let refused = apply(&mut daemon, again(), &stores[1]);
-    assert!(matches!(refused, Err(ChangeError::Refused(why)) if why.contains("has not ended yet")));
+    assert!(matches!(refused, Err(ChangeError::Refused(why)) if why.contains("have not ended yet")));
 
     stores[1].release();
     assert_eq!(initiator.complete(write).expect("an answer").status, GOOD);
@@ -499,7 +499,7 @@ fn what_keeps_reservations_by_one_serial_number_is_not_replaced_in_one_go() {
     let serial = daemon.config().luns[0].serial.clone();
     let same = Box::new(Lun { serial, ..*lun("new", &stores[0]) });
     let replaced = apply(&mut daemon, Change::Replace { name: "lun0".into(), lun: same }, &stores[0]);
-    assert!(matches!(replaced, Err(ChangeError::Refused(why)) if why.contains("remove lun0 before")));
+    assert!(matches!(replaced, Err(ChangeError::Refused(why)) if why.contains("remove lun0 first")));
     daemon.stop().expect("every core ends in order");
 }
 

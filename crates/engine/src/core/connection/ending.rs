@@ -156,12 +156,12 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn faulty(&self, key: Key, what: &str) {
         let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) else { return };
         limited!(
-            "faults of this program", Level::ERROR,
+            "bugs in Lunette", Level::ERROR,
             initiator,
             %from,
             portal,
             target,
-            "session {serial} ends by a fault of this program, Lunette {}: {what}; please report this line and what the \
+            "session {serial} ends because of a bug in Lunette {}: {what}; please report this line and what the \
              initiator was doing",
             env!("CARGO_PKG_VERSION")
         );
@@ -408,7 +408,7 @@ impl<I: Io> Core<I> {
                 %from,
                 portal,
                 target,
-                "session {serial} is asked to log out within {within_seconds} s: its portal is drained"
+                "session {serial} is asked to log out within {within_seconds} s: its portal is being drained"
             );
         }
         self.down(Some(key), Down::Goodbye { within_seconds });

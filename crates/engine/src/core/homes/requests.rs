@@ -348,7 +348,7 @@ impl<I: Io> Core<I> {
         for (group, state) in after.states().filter(|now| !before.contains(now)) {
             limited!(
                 "asymmetric access states that changed", 200 at once, Level::INFO,
-                lun = %name, group, "the target port group is {} now", state.name()
+                lun = %name, group, "the target port group is now {}", state.name()
             );
         }
     }

@@ -18,7 +18,8 @@ use tracing::Level;
 const ROOM_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a connection is refused.
-const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for those that the daemon keeps for itself (LimitNOFILE, ulimit -n)";
+const NO_DESCRIPTOR: &str = "the limit of open files is reached, except for those that the daemon reserves \
+(LimitNOFILE, ulimit -n)";
 
 impl<I: Io> Core<I> {
     /// The core that accepts for a portal.

@@ -178,7 +178,7 @@ impl<I: Io> Core<I> {
         self.stay(key);
         if let Some(conn) = self.connections.get_mut(key) {
             conn.load.rests_until = now.after(REST);
-            tracing::debug!("session {} stays on its core: it did not come to rest", conn.facts.serial);
+            tracing::debug!("session {} stays on its core: it did not become idle", conn.facts.serial);
         }
     }
 

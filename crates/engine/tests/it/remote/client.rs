@@ -122,7 +122,7 @@ fn both_sides_prove_who_they_are() {
     let connect = |login, options| Client::connect(&url_with(&daemon, login, 0, options), &impatient());
     if scheme() == "srp" {
         let refused = connect("", "").err().expect("SRP has no CHAP").to_string();
-        return assert!(refused.contains("does not let this initiator in"), "{refused}");
+        return assert!(refused.contains("does not admit this initiator"), "{refused}");
     }
     round_trip(&mut connect("me%secret%20of%20me@", "").expect("a session"));
     let mutual = "?target_user=it&target_password=secret%20of%20it";

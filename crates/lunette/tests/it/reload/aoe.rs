@@ -87,7 +87,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     // The access list changes: others continue.
     let mac = guest.mac.map(|byte| format!("{byte:02x}")).join(":");
     let done = place.must(&with("1.1", &format!("deny = [\"{mac}\"]\n")));
-    assert!(done.contains("change who is served by AoE on aoe0"), "{done}");
+    assert!(done.contains("change which hosts are served over AoE on aoe0"), "{done}");
     let refused = guest.frame(ATA, &write(3, &[2; SECTOR]));
     guest.send(&refused);
     witness.config_is_answered();
@@ -117,7 +117,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     load.get_on();
     load.stop();
     let log = daemon.stop();
-    for why in ["its address is not served", "its unit was removed", "AoE is not served"] {
+    for why in ["its address is no longer served", "its unit was removed", "AoE is no longer served"] {
         assert!(log.contains(why), "{why}:\n{log}");
     }
 }

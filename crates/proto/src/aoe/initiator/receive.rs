@@ -86,7 +86,7 @@ impl Initiator {
         if matches!(answer.result, Err(Fault::Refused(ErrorCode::BAD_ARGUMENT))) && self.may_be_too_long(kind)
         {
             // Its interface may have another MTU now. A new login will find out.
-            self.over("the target does not take frames of the size that it reported");
+            self.over("the target does not accept frames of the size that it reported");
             return None;
         }
         let is_copied = self.pieces.find(header.tag.get()).is_some_and(Piece::is_copied);
@@ -182,7 +182,7 @@ impl Initiator {
         }
         if !is_login && sectors < self.peer.sectors {
             // What is in flight may never fit.
-            self.over("the target takes smaller frames than before");
+            self.over("the target accepts only smaller frames than before");
             return None;
         }
         self.is_asking = false;

@@ -11,7 +11,7 @@ use wire::iscsi::{
 pub(crate) type Checked = Result<(), String>;
 
 pub(super) fn breach(what: &str) -> Checked {
-    Err(format!("breach by the target: {what}"))
+    Err(format!("protocol violation by the target: {what}"))
 }
 
 impl Layer {
@@ -224,7 +224,8 @@ pub(super) fn residual(flags: u8, over: u8, under: u8, count: u32) -> Result<Res
         (true, false) => Ok(Residual::Overflow(count)),
         (false, true) => Ok(Residual::Underflow(count)),
         (true, true) => {
-            Err("breach by the target: overflow and underflow (RFC 7143 section 11.4.1)".to_string())
+            Err("protocol violation by the target: overflow and underflow (RFC 7143 section 11.4.1)"
+                .to_string())
         }
     }
 }
@@ -236,7 +237,10 @@ fn sense(data: &[u8]) -> Result<Option<Sense>, String> {
     match rest.get(..len) {
         Some(&[]) => Ok(None),
         Some(sense) => Ok(Some(Sense::from_bytes(sense))),
-        None => Err("breach by the target: sense data cut short (RFC 7143 section 11.4.7)".to_string()),
+        None => {
+            Err("protocol violation by the target: sense data cut short (RFC 7143 section 11.4.7)"
+                .to_string())
+        }
     }
 }
 

@@ -283,10 +283,10 @@ impl InitiatorLogin {
                 Some(InitiatorChap { own, target: Some(target), .. }),
             ) => {
                 let (Some(name), Some(response)) = (find("CHAP_N"), find("CHAP_R")) else {
-                    return Err("the target did not prove who it is".to_string());
+                    return Err("the target did not authenticate".to_string());
                 };
                 chap::verify(*algorithm, challenge, target, Some(own), name, response)
-                    .map_err(|failure| format!("the target failed to prove who it is: {failure}"))?;
+                    .map_err(|failure| format!("the target failed to authenticate: {failure}"))?;
                 self.step = Step::Passed("CHAP");
             }
             (Step::Proof(..), _) => self.step = Step::Passed("CHAP"),
@@ -384,8 +384,8 @@ fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), Strin
 /// A login status as text (section 11.13.5).
 fn refusal(status: LoginStatus) -> &'static str {
     match status {
-        LoginStatus::MOVED_TEMPORARILY => "the target has moved for a while",
-        LoginStatus::MOVED_PERMANENTLY => "the target has moved",
+        LoginStatus::MOVED_TEMPORARILY => "target moved temporarily",
+        LoginStatus::MOVED_PERMANENTLY => "target moved permanently",
         LoginStatus::AUTHENTICATION_FAILURE => {
             "authentication failed: check name, secret and CHAP algorithms"
         }
@@ -394,15 +394,15 @@ fn refusal(status: LoginStatus) -> &'static str {
         LoginStatus::TARGET_REMOVED => "the target was removed",
         LoginStatus::UNSUPPORTED_VERSION => "unsupported version of iSCSI",
         LoginStatus::TOO_MANY_CONNECTIONS => "too many connections",
-        LoginStatus::MISSING_PARAMETER => "the target misses a parameter",
+        LoginStatus::MISSING_PARAMETER => "missing parameter",
         LoginStatus::CANT_INCLUDE_IN_SESSION => "the connection cannot join the session",
         LoginStatus::SESSION_TYPE_NOT_SUPPORTED => "the session type is not supported",
         LoginStatus::NO_SUCH_SESSION => "no such session",
         LoginStatus::INVALID_DURING_LOGIN => "not during login",
-        LoginStatus::SERVICE_UNAVAILABLE => "the target does not serve now",
+        LoginStatus::SERVICE_UNAVAILABLE => "the service is unavailable",
         LoginStatus::OUT_OF_RESOURCES => "the target is out of resources",
-        LoginStatus { class: 2, .. } => "the target blames the initiator",
-        LoginStatus { class: 3, .. } => "the target has a fault",
+        LoginStatus { class: 2, .. } => "initiator error",
+        LoginStatus { class: 3, .. } => "target error",
         LoginStatus { .. } => "unknown reason",
     }
 }

@@ -168,7 +168,7 @@ impl TargetLogin {
     /// Validates the header (sections 6.3 and 11.12).
     fn check(&mut self, bhs: &LoginRequest) -> Result<(), Fault> {
         if self.over {
-            return Err(initiator_error("the login was over"));
+            return Err(initiator_error("the login had ended"));
         }
         self.requests = self.requests.saturating_add(1);
         if self.requests > REQUESTS_MAX {

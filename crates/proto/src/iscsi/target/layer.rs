@@ -316,9 +316,9 @@ impl Layer {
     fn withdraw(&mut self, why: Withdrawal) {
         let Some(granted) = self.granted.take() else { return };
         let (status, reason) = match why {
-            Withdrawal::NoRoom => (LoginStatus::OUT_OF_RESOURCES, "login refused for want of room"),
+            Withdrawal::NoRoom => (LoginStatus::OUT_OF_RESOURCES, "login refused: no free slot"),
             Withdrawal::Unavailable => {
-                (LoginStatus::SERVICE_UNAVAILABLE, "login refused, the target ends all sessions")
+                (LoginStatus::SERVICE_UNAVAILABLE, "login refused: the target is ending all sessions")
             }
         };
         let response = LoginResponse { flags: 0, tsih: U16::new(0), status, ..granted.response };
@@ -403,7 +403,7 @@ impl Layer {
             Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {
                 self.last_heard = now;
                 let last = self.dropping(AsyncEvent::CONNECTION_DROP);
-                self.leave(&last, "did not log out when asked to");
+                self.leave(&last, "did not log out when requested");
             }
             Phase::Full if self.waits_for_above() => self.last_heard = now,
             // Such a session is sent nothing unsolicited (section 7.4.3).

@@ -125,5 +125,5 @@ impl Initiator {
 }
 
 fn breach(violation: Violation) -> String {
-    format!("breach by the target: {violation}")
+    format!("protocol violation by the target: {violation}")
 }

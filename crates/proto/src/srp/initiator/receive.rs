@@ -14,7 +14,7 @@ use wire::srp::{
 type Checked = Result<(), String>;
 
 fn breach(what: &str) -> String {
-    format!("breach by the target: {what}")
+    format!("protocol violation by the target: {what}")
 }
 
 impl Initiator {

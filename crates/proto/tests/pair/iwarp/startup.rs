@@ -153,7 +153,7 @@ fn wrong_requests_end_the_connection() {
 fn wrong_replies_end_the_connection() {
     let cases = [
         (frame(REQUEST, [0x10, 2], &[0, 1, 0, 1]), "both ends are MPA initiators"),
-        (frame(REPLY, [0x00, 1], b""), "answered with 1: it makes no enhanced connections"),
+        (frame(REPLY, [0x00, 1], b""), "answered with 1: it does not support enhanced connections"),
         (frame(REPLY, [0x00, 2], b""), "answered with 2"),
         (frame(REPLY, [0x10, 9], &[0, 1, 0, 1]), "revision"),
         (frame(REPLY, [0x10, 2], &[0; 600]), "longer than 512"),
@@ -218,7 +218,7 @@ fn silence_ends_the_connection() {
     solo.exchange(&[]);
     solo.end.machine.tick(solo.now.after(Duration::from_secs(10)));
     solo.exchange(&[]);
-    assert!(solo.gone().contains("ready to receive"), "{}", solo.gone());
+    assert!(solo.gone().contains("ready-to-receive"), "{}", solo.gone());
 }
 
 #[test]

@@ -345,6 +345,6 @@ fn a_transfer_that_cannot_be_ends_its_connection_alone() {
         assert!(matches!(&ups[..], [Up::Pushed(id)] if *id == task), "its places come back once: {ups:?}");
         rig.down(Down::Close);
         rig.run();
-        assert_eq!(rig.target_gone.as_deref(), Some("a fault of this program"), "{text}");
+        assert_eq!(rig.target_gone.as_deref(), Some("a bug in Lunette"), "{text}");
     }
 }

@@ -166,7 +166,7 @@ fn an_initiator_hears_why_it_is_rejected() {
     rig.connect();
     assert_eq!(
         rig.gone(),
-        "login rejected with reason 0x00010006, the session has as many channels as it may (SRP r16a section 6.4)"
+        "login rejected with reason 0x00010006, the session has the maximum number of channels (SRP r16a section 6.4)"
     );
     assert_eq!(rig.target_gone.as_deref(), Some("login rejected: refused (SRP r16a section 6.4)"));
 }

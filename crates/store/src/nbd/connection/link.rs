@@ -133,7 +133,7 @@ impl Link {
         let is_idle = self.machine.open() == 0;
         let is_silent = now.saturating_duration_since(self.heard) >= patience;
         match self.fault {
-            Some(_) => Some("the server breaks the NBD protocol"),
+            Some(_) => Some("the server violates the NBD protocol"),
             None if is_idle && self.is_ending => Some("the server is being shut down"),
             None if !is_idle && is_silent => Some("the server does not answer"),
             None => None,
@@ -252,7 +252,7 @@ impl Link {
             Ok(()) => Received::Something(bytes),
             Err(violation) => {
                 // A server that ends a connection has finished with its requests: that is waited for.
-                self.fault = Some(format!("the server breaks the NBD protocol: {violation}"));
+                self.fault = Some(format!("the server violates the NBD protocol: {violation}"));
                 self.socket.shutdown(Shutdown::Write);
                 Received::Violation(violation)
             }

@@ -211,7 +211,7 @@ fn properties_of_a_lun_change_under_its_sessions_each_reported_once() {
     assert_eq!(code(&write), Some(WRITE_PROTECTED));
     // A smaller file would lose data.
     let refused = change(&mut daemon, &with("size = '1M', read_only = true, "));
-    assert!(matches!(refused, Err(ChangeError::Refused(why)) if why.contains("cut off")));
+    assert!(matches!(refused, Err(ChangeError::Refused(why)) if why.contains("would lose data")));
     assert_eq!(reports(&mut x, 0), NOTHING);
     x.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");

@@ -184,9 +184,7 @@ fn a_transfer_that_cannot_be_ends_its_session_alone() {
             Some(Up::Fault { what }) => assert!(what.contains(words), "{what}"),
             other => panic!("{words}: {other:?}"),
         }
-        assert!(
-            matches!(session.target.poll(), Some(Up::Gone { reason }) if reason == "a fault of this program")
-        );
+        assert!(matches!(session.target.poll(), Some(Up::Gone { reason }) if reason == "a bug in Lunette"));
         assert!(session.target.is_over() && session.target.poll().is_none());
     }
     let mut session = Session::new(4);

@@ -434,7 +434,7 @@ fn goodbye_asks_for_logout_and_then_closes() {
     driver.down(Down::Close);
     let (pdu, _) = driver.one::<AsyncMessage>();
     assert_eq!((pdu.event, pdu.parameter1.get()), (AsyncEvent::CONNECTION_DROP, 0));
-    assert_eq!(driver.gone(), "did not log out when asked to");
+    assert_eq!(driver.gone(), "did not log out when requested");
 }
 
 #[test]

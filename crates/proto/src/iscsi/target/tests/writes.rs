@@ -308,7 +308,7 @@ fn a_transfer_that_cannot_be_ends_its_connection_alone() {
             Some(Up::Fault { what }) => assert!(what.contains(words), "{what}"),
             other => panic!("{words}: {other:?}"),
         }
-        assert!(matches!(driver.up(), Some(Up::Gone { reason }) if reason == "a fault of this program"));
+        assert!(matches!(driver.up(), Some(Up::Gone { reason }) if reason == "a bug in Lunette"));
         assert!(driver.up().is_none());
         // Calls that were still on their way down have no effect any more.
         driver.down(Down::Abort { task });
