@@ -1,12 +1,13 @@
-//! Fuzz targets, built with the stable compiler: the instrumentation that libFuzzer reads is asked of LLVM directly.
-//! (`cargo fuzz --features libfuzzer`, which wants a nightly compiler, works as well.)
+//! Fuzz targets, built with the stable compiler: the instrumentation for libFuzzer is requested from LLVM
+//! directly. (`cargo fuzz --features libfuzzer`, which requires a nightly compiler, works as well.)
 
 use crate::command::{Result, cargo, command, describe, output, root, succeed};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-/// What LLVM is asked for: an inline counter per edge, the table of edges, and the operands of comparisons.
+/// What is requested from LLVM: an inline counter per edge, the table of edges, and the operands of
+/// comparisons.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -14,13 +15,13 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Ccodegen-units=1 --cfg fuzzing";
 
-/// The profile, of what libFuzzer runs.
+/// The profile for libFuzzer runs.
 const FUZZ: &str = "fuzz";
 /// Longest input, in bytes: a few PDUs.
 const INPUT_BYTES_MAX: u32 = 8192;
-/// An input that takes longer has hung.
+/// An input that takes longer is a hang.
 const INPUT_SECONDS_MAX: u32 = 10;
-/// A target that takes more memory than this leaks or trusts a length that a peer sent.
+/// A target that uses more memory than this leaks, or trusts a length sent by a peer.
 const MEMORY_MIB_MAX: u32 = 1024;
 
 /// Options of `cargo xtask fuzz`.
@@ -44,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result {
     run_targets(&chosen, options.seconds)
 }
 
-/// Runs each target for so many seconds.
+/// Runs each target for this many seconds.
 pub(crate) fn run_all(seconds: u64) -> Result {
     run_targets(&targets()?, seconds)
 }
@@ -67,7 +68,7 @@ fn run_targets(targets: &[String], seconds: u64) -> Result {
     build.env("RUSTFLAGS", RUSTFLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
     build.args(["build", "--quiet", "--locked", "--profile", FUZZ]);
     build.args(["--package", "lunette-fuzz", "--features", "libfuzzer"]);
-    // A target triple, so that the flags reach neither build scripts nor procedural macros.
+    // With a target triple, so that the flags affect neither build scripts nor procedural macros.
     build.args(["--target", &host]);
     succeed(build.args(targets.iter().flat_map(|name| ["--bin", name])))?;
 
@@ -90,7 +91,8 @@ fn run_targets(targets: &[String], seconds: u64) -> Result {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// Runs one target with its seeds and a corpus that is kept between runs; its output goes to a file, of which the end is shown.
+/// Runs one target with its seeds and a corpus that is kept between runs; its output goes to a file, whose
+/// end is shown.
 fn run_target(target: &str, host: &str, seconds: u64) -> Result {
     let fuzz = root().join("fuzz");
     let (corpus, artifacts) = (fuzz.join("corpus").join(target), fuzz.join("artifacts").join(target));

@@ -1,4 +1,4 @@
-//! Instructions per command: what must not creep.
+//! Instructions per command, which must not creep up.
 
 use crate::command::{RELEASE, Result, built_by, cargo, cargo_test, output, root, succeed};
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use std::path::PathBuf;
 /// Options of `cargo xtask instructions`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Write what was counted as what it may be from now on.
+    /// Record the counts as the new figures.
     #[arg(long)]
     update: bool,
-    /// The profile that the engine is built by. Only what `release` builds is compared; the marks are of `dist`.
+    /// The profile to build the engine with. Only `release` is compared; the marks are for `dist`.
     #[arg(long, value_name = "NAME", default_value = RELEASE, conflicts_with = "update")]
     profile: String,
 }
@@ -22,7 +22,8 @@ impl Default for Options {
     }
 }
 
-/// The engine without the command around it, which would take longer to build than all that is counted.
+/// The engine without the command around it, which would take longer to build than everything that is
+/// counted.
 const PROGRAM: &str = "counted";
 /// The file of committed figures.
 const FILE: &str = "xtask/instructions.toml";
@@ -31,7 +32,8 @@ const HEAD: &str = "\
 # depth 1 and where 32 come together, counted by callgrind on x86-64 in the engine that `cargo build --release` makes. `cargo xtask
 # instructions` fails when one is exceeded by more than 3 %; a change may lower them: `cargo xtask instructions --update`.
 ";
-/// By how much a count may exceed its figure, in percent; below it by more, the figure is to be lowered.
+/// By how much a count may exceed its figure, in percent; if it is below by more, the figure should be
+/// lowered.
 const TOLERANCE: f64 = 3.0;
 
 /// Figures by their names.
@@ -43,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result {
         println!("the figures in {FILE} are for x86-64: not checked here");
         return Ok(());
     }
-    // With the simulator's features, which `cargo xtask test` builds first.
+    // With the simulator's features, since `cargo xtask test` builds it first.
     let packages = ["build", "--locked", "--package", "engine", "--package", "sim"];
     succeed(cargo().args(packages).args(["--bin", PROGRAM, "--profile", &options.profile]))?;
     let count = ["--workspace", "--bench", "instructions"];
@@ -92,7 +94,7 @@ fn print(figures: &Figures) -> String {
     figures.iter().fold(HEAD.to_owned(), |text, (name, figure)| format!("{text}{name} = {figure:.0}\n"))
 }
 
-/// A line for each figure of either side, and whether it is as it should be.
+/// A line for each figure of either side, and whether it is within tolerance.
 fn compare(committed: &Figures, counted: &Figures) -> Vec<(String, bool)> {
     let mut names: Vec<&String> = committed.keys().chain(counted.keys()).collect();
     names.sort();

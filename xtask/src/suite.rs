@@ -1,5 +1,5 @@
-//! The workspace's tests, with as many of their programs at a time as there are cores. `cargo test` runs one after the other,
-//! and many of them wait more than they work.
+//! The workspace's tests, with as many of their programs at a time as there are cores. `cargo test` runs them
+//! one by one, and many of them wait more than they work.
 
 use crate::command::{Result, cargo_test, command, describe};
 use serde_json::Value;
@@ -11,19 +11,19 @@ use std::sync::Mutex;
 #[derive(Clone)]
 pub(crate) struct Program {
     path: PathBuf,
-    /// Where the source of it is, within its package.
+    /// The path of its source, within its package.
     name: String,
-    /// Where its package is, in which it runs.
+    /// The directory of its package, in which it runs.
     package: PathBuf,
-    /// Which of its tests are run, as arguments of it.
+    /// Arguments that select its tests.
     chosen: Vec<&'static str>,
 }
 
-/// The program whose tests take longest, and those of them that do: others run beside them, not before.
+/// The program with the longest tests, and those tests: others run in parallel with them, not before.
 const LONGEST: &str = "crates/lunette/tests";
 const LONG: [&str; 3] = ["libiscsi::", "real_input::", "report::"];
 
-/// Builds all tests and runs those that these arguments of theirs choose; adds the lines that sum up.
+/// Builds all tests and runs those selected by these arguments; adds the lines of the summary.
 pub(crate) fn run(arguments: &[&str], threads: usize, summary: &mut Vec<String>) -> Result {
     let programs = build()?;
     let (queue, done) = (Mutex::new(programs.iter()), Mutex::new((Vec::new(), Vec::new())));
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &[&str], threads: usize, summary: &mut Vec<String>)
             scope.spawn(|| {
                 while let Some(program) = next() {
                     let mut tests = command(&program.path);
-                    // As cargo does.
+                    // Like cargo.
                     tests.current_dir(&program.package).env("CARGO_MANIFEST_DIR", &program.package);
                     tests.args(&program.chosen).args(arguments).env("RUST_TEST_THREADS", threads.to_string());
                     let (passed, text) = captured(&mut tests);
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &[&str], threads: usize, summary: &mut Vec<String>)
     Err(format!("tests failed in {}\n{}", failed.join(", "), summary.join("\n")))
 }
 
-/// What it prints, and whether it ended well.
+/// Its output, and whether it succeeded.
 fn captured(tests: &mut Command) -> (bool, String) {
     let line = describe(tests);
     match tests.stdin(Stdio::null()).stderr(Stdio::piped()).output() {
@@ -69,8 +69,8 @@ fn captured(tests: &mut Command) -> (bool, String) {
     }
 }
 
-/// Builds all that is tested with clippy, and denies its warnings. Programs that start daemons and load come first, since they take
-/// longest, and then what else waits.
+/// Builds all tests with clippy, and denies warnings. Programs that start daemons and load come first, since
+/// they take longest, then others that wait.
 pub(crate) fn build() -> Result<Vec<Program>> {
     let mut build = cargo_test();
     build.args(["--workspace", "--all-targets", "--no-run", "--message-format=json"]);
@@ -99,9 +99,9 @@ pub(crate) fn build() -> Result<Vec<Program>> {
     if programs.is_empty() { Err("cargo names no test program".into()) } else { Ok(programs) }
 }
 
-/// The program of a `compiler-artifact` message of cargo, if it holds tests.
+/// The program in a `compiler-artifact` message of cargo, if it contains tests.
 fn program(message: &Value) -> Option<Program> {
-    // Benches are tested by being built.
+    // For benches, building is the test.
     if message["profile"]["test"] != true || message["target"]["kind"][0] == "bench" {
         return None;
     }

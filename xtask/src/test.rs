@@ -1,5 +1,5 @@
-//! Everything that continuous integration checks, in steps (`cargo xtask test`), and what takes longer than developers
-//! wait for (`cargo xtask soak`).
+//! Everything that continuous integration checks, in steps (`cargo xtask test`), and what takes longer than
+//! developers wait (`cargo xtask soak`).
 
 mod beside;
 mod times;
@@ -22,10 +22,10 @@ pub(crate) struct Options {
     /// How long the simulator runs.
     #[arg(long, default_value_t = 2.0)]
     sim_minutes: f64,
-    /// Write how long each step took into CONTRIBUTING.md.
+    /// Record how long each step took in CONTRIBUTING.md.
     #[arg(long, conflicts_with = "only")]
     record: bool,
-    /// Set for the process that runs steps beside others, and ends with the one that started it.
+    /// Set for the process that runs steps in parallel, and exits with its parent.
     #[arg(long, hide = true)]
     beside: bool,
 }
@@ -45,71 +45,72 @@ pub(crate) struct SoakOptions {
 enum Step {
     /// `cargo fmt --check`.
     Format,
-    /// `cargo deny`, where it is installed.
+    /// `cargo deny`, if installed.
     Deny,
     /// The tree itself.
     Tidy,
     /// All tests, built by clippy, warnings denied.
     Build,
-    /// All tests but those of `soak`, with overflow checks.
+    /// All tests except those of `soak`, with overflow checks.
     Tests,
     /// Kernel and root of the virtual machine.
     Rig,
-    /// Instructions per command, of the engine as it is released.
+    /// Instructions per command, with the engine as released.
     Instructions,
     /// Each of Linux's own initiators in a virtual machine, and one outage.
     Vm,
-    /// Whole cores in a simulated world, from fresh seeds, beside the two steps before.
+    /// Whole cores in a simulated world, with fresh seeds, in parallel with the two previous steps.
     Sim,
 }
 
-/// What has its own process beside `build` and `tests`. Both wait often, for one long unit of the compiler or for time to pass; those of
-/// these steps that need what `build` makes come last.
+/// Steps that run in a separate process in parallel with `build` and `tests`. Both often wait, for one long
+/// unit of the compiler or for time to pass; of these steps, those that need what `build` makes come last.
 const BESIDE: [Step; 4] = [Step::Rig, Step::Instructions, Step::Vm, Step::Sim];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Soak {
-    /// The tests that `cargo xtask test` leaves out, as libiscsi's suite on every kind of unit.
+    /// The tests that `cargo xtask test` leaves out, such as libiscsi's suite on every kind of unit.
     Tests,
-    /// The command as it is released, and what drives it by hand.
+    /// The command as released, and the manual test programs.
     Release,
-    /// The target's tests in the ways to wait for work that are not the default.
+    /// The target's tests with the polling modes that are not the default.
     Polls,
-    /// The initiator's tests over what is not the default.
+    /// The initiator's tests over transports that are not the default.
     Schemes,
     /// All scenarios of the virtual machine.
     Vm,
-    /// The Debian package, on a Debian machine of its own.
+    /// The Debian package, on its own Debian machine.
     Package,
     /// Fuzz targets, at length.
     Fuzz,
-    /// The simulator, as what is shipped is built, for an hour.
+    /// The simulator, built like the shipped program, for an hour.
     Sim,
 }
 
-/// Tests that take minutes are in modules of this name.
+/// The name of modules with tests that take minutes.
 const SOAK: &str = "soak::";
 
 /// The other values of `serve --poll`.
 const POLLS: [&str; 2] = ["always", "never"];
 
-/// The other beginnings of URLs.
+/// The other URL schemes.
 const SCHEMES: [&str; 2] = ["iser", "srp"];
 
-/// What all steps of `cargo xtask test` together may take at most, in minutes of two cores' processor time, from a clean clone. Twelve
-/// are the mark. Neither what else the machine does must decide, nor which one it is: the slowest takes twice the time for the same.
+/// The limit for all steps of `cargo xtask test` together, in minutes of two cores' processor time, from a
+/// clean clone. The target is twelve. Neither other load on the machine nor the machine itself must matter:
+/// the slowest takes twice as long.
 const MINUTES_MAX: u64 = 2 * 12;
 const CORES: u64 = 2;
 
-/// What is run in each of them, as arguments of `cargo test`: the target's tests, but for `admin`, which needs a mode of
-/// its own, those in which the daemon does little, and those that are much the same in each.
+/// Tests run in each of them, as arguments of `cargo test`: the target's tests, except `admin`, which needs
+/// its own mode, those in which the daemon does little, and those that are much the same in each mode.
 const POLL_TESTS: [&str; 3] = [
     "lunette --test it -- nexus:: hostile:: durability:: real_input:: chain:: aoe::",
     "engine --test it -- script:: srp::",
     "engine --lib -- core::migrate",
 ];
 
-/// Runs the chosen steps, all of them by default, up to the first that fails.
+/// Runs the chosen steps, all by default, up to the first that fails.
 pub(crate) fn run(options: &Options) -> Result {
     if options.beside {
         beside::end_with_the_other();
@@ -135,7 +136,7 @@ pub(crate) fn run(options: &Options) -> Result {
     all.check(MINUTES_MAX * 60 * CORES)
 }
 
-/// The same with the steps that take longer.
+/// The same for the steps that take longer.
 pub(crate) fn soak(options: &SoakOptions) -> Result {
     let clock = Clock::start();
     let is_chosen = |step| options.only.is_empty() || options.only.contains(&step);
@@ -148,7 +149,7 @@ fn is_chosen(step: Step, options: &Options) -> bool {
     if options.only.is_empty() { !BESIDE.contains(&step) } else { options.only.contains(&step) }
 }
 
-/// Runs steps; returns the lines that sum up, and what each took.
+/// Runs steps; returns the lines of the summary, and how long each step took.
 fn run_steps<S: ValueEnum + Copy>(
     is_chosen: impl Fn(S) -> bool,
     mut run: impl FnMut(S, &mut Vec<String>) -> Result,
@@ -184,7 +185,7 @@ fn run_step(
         Step::Build => suite::build().map(|_| ()),
         Step::Tests => suite::run(&["--skip", SOAK], threads(), summary),
         Step::Instructions => {
-            // It is built at once with what is counted.
+            // It is built together with what is counted.
             if options.only.is_empty() || options.only.contains(&Step::Sim) {
                 *simulation = Some(Simulation::start(options.sim_minutes)?);
             }
@@ -241,18 +242,19 @@ fn play(player: Played) -> Result {
     packages::ensure_for_vm().and_then(|()| vm::run(&vm::Options::of(player)))
 }
 
-/// Tests at a time: they wait more than they work (with 6 a core in place of 3, the command's tests took 80 s for 126).
+/// Tests at a time: they wait more than they work (with 6 per core instead of 3, the command's tests took 80
+/// s instead of 126).
 fn threads() -> usize {
     6 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Cargo looks for its subcommands in its own directory too.
+/// Cargo looks for its subcommands in its own directory, too.
 fn exists_as_subcommand(program: &str) -> bool {
     let home = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
     exists(program) || home.is_some_and(|home| home.join("bin").join(program).is_file())
 }
 
-/// Runs `cargo test`, shows what it prints as it comes, and keeps the lines that sum up.
+/// Runs `cargo test`, shows its output as it arrives, and keeps the lines of the summary.
 fn run_tests(command: &mut Command, summary: &mut Vec<String>) -> Result {
     let line = describe(command);
     let (reader, writer) = std::io::pipe().map_err(|error| error.to_string())?;
@@ -262,7 +264,7 @@ fn run_tests(command: &mut Command, summary: &mut Vec<String>) -> Result {
         .stderr(errors)
         .spawn()
         .map_err(|error| format!("cannot run `{line}`: {error}"))?;
-    // The command still holds the pipe's writing ends; without them the reader ends with the child.
+    // The command still holds the pipe's writing ends; once they are closed, the reader ends with the child.
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut running = String::new();
     for text in BufReader::new(reader).lines().map_while(std::result::Result::ok) {

@@ -1,5 +1,6 @@
-//! Units that gateways share: for each of them a thread does what [`cluster::Machine`] decides. It waits for the pool and the image, which
-//! no core does. [`Gateway`] says what for, and has neither thread nor clock.
+//! Units shared by gateways: for each, a thread carries out what [`cluster::Machine`] decides. It waits for
+//! the pool and the image, which no core does. [`Gateway`] determines what to wait for, and has neither
+//! thread nor clock.
 
 mod calls;
 
@@ -25,19 +26,19 @@ use store::lane::Failover;
 use store::rados::SILENCE;
 use wire::scsi::AccessState;
 
-/// How often it is checked whether the image's client was shut out.
+/// How often it is checked whether the image's client was fenced.
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// Clients that were shut out and that are shown.
+/// Most fenced clients shown.
 const SHOWN_FENCES: usize = 16;
 
-/// Why it does nothing for anybody any more.
+/// Why it does nothing any more.
 const ENDED: &str = "it does not serve the LUN any more";
 
-/// How long the end of a daemon waits for a unit to be left to others, beyond the time of a takeover.
+/// How long a stopping daemon waits for a unit to be left to others, beyond the takeover time.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// The threads of shared units, by the units' numbers.
+/// The threads of shared units, by unit number.
 pub(crate) struct Gateways {
     cluster: Option<Box<Cluster>>,
     running: Vec<(u32, Running)>,
@@ -49,10 +50,10 @@ struct Running {
 }
 
 impl Gateways {
-    /// Those of a configuration's LUNs.
+    /// Starts those for a configuration's LUNs.
     ///
     /// # Errors
-    /// When one has no thread.
+    /// When a thread cannot be started.
     pub(crate) fn all(
         config: &Config,
         units: &[NewUnit],
@@ -69,7 +70,7 @@ impl Gateways {
     /// Starts the thread of a unit, if gateways share it.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// When the thread cannot be started.
     pub(crate) fn start(
         &mut self,
         lun: &Lun,
@@ -89,7 +90,7 @@ impl Gateways {
         let started = thread.spawn(move || {
             let home = run(gateway, calls, &events);
             let _ = end.send(());
-            // Until the unit is gone its cores may have sent what somebody waits for.
+            // Until the unit is removed, its cores may have sent events for which somebody waits.
             events.iter().for_each(|event| home.refuse(event, ENDED));
         });
         started.map_err(|error| format!("a thread for {}: {error}", lun.name))?;
@@ -135,7 +136,7 @@ impl Gateways {
     }
 }
 
-/// A unit on its way to this gateway.
+/// A unit moving to this gateway.
 pub struct Moving {
     outcome: mpsc::Receiver<Result<(), String>>,
     within: Duration,
@@ -153,8 +154,8 @@ impl Moving {
 }
 
 impl Running {
-    /// Waits for the end of a thread that was asked to leave its unit to others. One that has not ended until then must not go on to
-    /// show that this gateway lives: its home is gone, and answers nothing.
+    /// Waits for the end of a thread that is leaving its unit to others. If it has not ended by then, it must
+    /// stop showing that this gateway is alive: its home is gone, and answers nothing.
     fn wait(&self, unit: u32, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         if self.ended.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -164,18 +165,19 @@ impl Running {
     }
 }
 
-/// The object of an image: the same for each gateway of a cluster.
+/// The name of an image's object: the same for each gateway of a cluster.
 fn object(cluster: &str, image: &config::RbdImage) -> String {
     let namespace = image.namespace.as_deref().map(|name| format!("{name}/")).unwrap_or_default();
     format!("lunette.{cluster}.{}/{namespace}{}", image.pool, image.image)
 }
 
-/// How long a unit may take to move to another gateway: a takeover, should the active one die meanwhile, and its end.
+/// How long a unit may take to move to another gateway: a takeover, should the active one die meanwhile, plus
+/// time to end.
 fn moves_within(cluster: &Cluster) -> Duration {
     cluster.takeover + LEAVE_WITHIN
 }
 
-/// Whether other gateways wait for what has changed, or their initiators see it.
+/// Whether other gateways wait for this change, or their initiators see it.
 fn concerns_others(before: &Record, after: &Record) -> bool {
     let is_released = after.active.is_none() && before.active.is_some();
     let has_new_ports = before.gateways != after.gateways;
@@ -185,7 +187,7 @@ fn concerns_others(before: &Record, after: &Record) -> bool {
     is_released || has_new_ports || !is_known
 }
 
-/// The ports of gateways other than this one, and the states that these have them in.
+/// The ports of other gateways, and their states.
 fn others(record: &Record, gateway: &str, ours: &[Port]) -> Vec<OtherPort> {
     let state = |name: &str, port: &Port| match &record.active {
         Some(holder) if holder.gateway != name => AccessState::Standby,
@@ -195,7 +197,7 @@ fn others(record: &Record, gateway: &str, ours: &[Port]) -> Vec<OtherPort> {
     };
     let others = record.gateways.iter().filter(|(name, _)| *name != gateway);
     let ports = others.flat_map(|(name, ports)| ports.iter().map(move |port| (name, port)));
-    // Until a reload undoes that.
+    // Until a reload undoes the clash.
     let ports = ports.filter(|(_, port)| ours.iter().all(|ours| ours.id != port.id));
     let other = |(name, port): (&String, &Port)| OtherPort {
         relative_id: port.id,
@@ -206,7 +208,7 @@ fn others(record: &Record, gateway: &str, ours: &[Port]) -> Vec<OtherPort> {
     ports.map(other).collect()
 }
 
-/// A unit's ports here.
+/// A unit's ports on this gateway.
 fn ports(unit: &scsi::Unit) -> Vec<Port> {
     let port = |port: &scsi::unit::Port| {
         let group = unit.groups.iter().find(|group| group.tag == port.group);
@@ -216,7 +218,7 @@ fn ports(unit: &scsi::Unit) -> Vec<Port> {
     unit.ports.iter().map(port).collect()
 }
 
-/// The identifier of another gateway's port, by its name, if no port here has that as well.
+/// The identifier of another gateway's port, by its name, unless a port here has the same identifier.
 fn port_id(record: &Record, ours: &[Port], name: &str) -> Option<u16> {
     let port = record.gateways.values().flatten().find(|port| port.name == name)?;
     let is_ours = ours.iter().any(|ours| ours.id == port.id);
@@ -226,7 +228,7 @@ fn port_id(record: &Record, ours: &[Port], name: &str) -> Option<u16> {
 /// The cores that serve a unit.
 pub(crate) struct Home<I: Io> {
     pub(crate) unit: u32,
-    /// That of the unit's home.
+    /// The core of the unit's home.
     pub(crate) core: usize,
     pub(crate) cores: Vec<Sender<Message<I>>>,
 }
@@ -260,12 +262,12 @@ impl<I: Io> Home<I> {
                 let failed = |_| HomeReply::Check(Check::SET_GROUPS_FAILED);
                 self.reply(origin, outcome.map_or_else(failed, |()| HomeReply::Done));
             }
-            // Nobody may wait for it any more.
+            // Nobody may be waiting for it any more.
             Wanter::Person(outbox) => _ = outbox.send(outcome),
         }
     }
 
-    /// Answers what the unit's thread cannot do, before its image is open or after its end.
+    /// Refuses what the unit's thread cannot do, before its image is open or after its end.
     fn refuse(&self, event: GatewayEvent, why: &str) {
         match event {
             GatewayEvent::Keep { .. } => self.persisted(false),
@@ -286,15 +288,15 @@ impl<I: Io> Home<I> {
 
 /// What a unit's thread does next.
 pub(crate) enum Step {
-    /// This; [`Gateway::answered`] gets the answer.
+    /// Makes this call; [`Gateway::answered`] gets the answer.
     Call(Call),
-    /// It waits for events, for so long at most.
+    /// Waits for events, for this long at most.
     Wait(Duration),
-    /// It ends.
+    /// Ends.
     End,
 }
 
-/// Does what a gateway decides, and waits for it.
+/// Carries out what a gateway decides, and waits for it.
 fn run<I: Io>(mut gateway: Gateway<I>, mut calls: Calls, events: &mpsc::Receiver<GatewayEvent>) -> Home<I> {
     let began = Instant::now();
     loop {
@@ -317,40 +319,41 @@ fn run<I: Io>(mut gateway: Gateway<I>, mut calls: Calls, events: &mpsc::Receiver
     home
 }
 
-/// What a unit's thread does: the machine, and what joins it with the unit. The time is since any start.
+/// The logic of a unit's thread: the machine, and what connects it with the unit. Times are relative to an
+/// arbitrary start.
 /// Its fields are what it was started with, and who waits for what.
 pub(crate) struct Gateway<I: Io> {
     lun: String,
     home: Home<I>,
     object: String,
     ports: Vec<Port>,
-    /// What hosts rely on at each gateway.
+    /// What hosts rely on, on each gateway.
     disk: String,
     cluster: Box<Cluster>,
     seat: Arc<Seat>,
-    /// Once it is open: until then there is no client that could be shut out.
+    /// Set once it is open: until then there is no client that could be fenced.
     store: Option<Arc<dyn Failover>>,
-    /// The same of the machine.
+    /// The machine, likewise.
     machine: Option<Box<Machine>>,
-    /// What the log had last.
+    /// What was last logged.
     shown: (Role, Option<String>),
-    /// The ports of other gateways that the home knows.
+    /// The ports of other gateways known to the home.
     others: Arc<[OtherPort]>,
-    /// Requests of this gateway that the active one is to execute, by their numbers.
+    /// Requests of this gateway that the active one is to execute, by number.
     forwarded: BTreeMap<u64, Forward>,
-    /// Others have yet to be notified of what was written, or will have if what is being written is.
+    /// Others have yet to be notified of what was written; and of what is being written.
     news: (bool, bool),
-    /// Who waits until when for this gateway to become active.
+    /// Who is waiting for this gateway to become active, and until when.
     wanters: Vec<(Duration, Wanter)>,
-    /// Clients that it has the cluster shut out.
+    /// Clients being fenced.
     fencing: Vec<String>,
-    /// Those that are, and since when.
+    /// Fenced clients, and since when.
     shut_out: Vec<(String, Instant)>,
     is_over: bool,
 }
 
 impl<I: Io> Gateway<I> {
-    /// That of a LUN, and its object; `None`: it lies on nothing that gateways share.
+    /// For a LUN, with its object; `None`: its store is not shared by gateways.
     pub(crate) fn of(
         cluster: &Cluster,
         lun: &Lun,
@@ -382,9 +385,9 @@ impl<I: Io> Gateway<I> {
         Some((gateway, object))
     }
 
-    /// Once nothing is left to do, or nobody waits for that: answers who waits.
+    /// Ends it once nothing is left to do, or nobody waits for that: answers whoever is waiting.
     pub(crate) fn end(mut self) -> Home<I> {
-        // Nobody knows whether the active gateway executes them yet.
+        // It is unknown whether the active gateway will still execute them.
         for forward in std::mem::take(&mut self.forwarded).into_values() {
             self.home.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
         }
@@ -394,7 +397,7 @@ impl<I: Io> Gateway<I> {
         self.home
     }
 
-    /// What is to be done now.
+    /// What to do now.
     pub(crate) fn next(&mut self, now: Duration) -> Step {
         if self.is_over {
             return Step::End;
@@ -440,7 +443,7 @@ impl<I: Io> Gateway<I> {
         Step::Wait(machine.wake_at().saturating_sub(now).min(GLANCE))
     }
 
-    /// Something has happened.
+    /// Handles an event.
     pub(crate) fn happened(&mut self, now: Duration, event: GatewayEvent) {
         let Some(mut machine) = self.machine.take() else {
             return match event {
@@ -476,7 +479,7 @@ impl<I: Io> Gateway<I> {
         self.machine = Some(machine);
     }
 
-    /// A call has ended.
+    /// A call has returned.
     pub(crate) fn answered(&mut self, now: Duration, answer: Answer) {
         let Some(machine) = &mut self.machine else { return };
         match answer {
@@ -505,7 +508,7 @@ impl<I: Io> Gateway<I> {
         }
     }
 
-    /// Does what the machine has decided, but for a call.
+    /// Carries out an action of the machine, unless it is a call, which it returns.
     fn act(&mut self, machine: &mut Machine, action: Action) -> Option<Call> {
         match action {
             Action::Read => return Some(Call::Read),
@@ -549,14 +552,14 @@ impl<I: Io> Gateway<I> {
         None
     }
 
-    /// Has the active gateway execute what the home, in standby, cannot do.
+    /// Forwards a request that the home, in standby, cannot execute to the active gateway.
     fn forward(&mut self, machine: &mut Machine, now: Duration, forward: Forward) {
         let id = u64::from(I::random()) << 32 | u64::from(I::random());
         machine.ask(now, id, forward.body.clone());
         self.forwarded.insert(id, forward);
     }
 
-    /// A task was aborted: what it waits for is not done, unless the active gateway may have begun to.
+    /// A task was aborted: what it waits for is not executed, unless the active gateway may have begun to.
     fn recall(&mut self, machine: &mut Machine, now: Duration, origin: Origin) {
         let forward = self.forwarded.extract_if(.., |_, forward| forward.origin == origin).next();
         if let Some((id, _)) = forward {
@@ -572,7 +575,7 @@ impl<I: Io> Gateway<I> {
         }
     }
 
-    /// What the active gateway has done of that.
+    /// The outcome of a forwarded request.
     fn forward_ended(&mut self, role: Role, id: u64, outcome: &Outcome) {
         let Some(Forward { origin, request, .. }) = self.forwarded.remove(&id) else { return };
         match outcome {
@@ -596,7 +599,7 @@ impl<I: Io> Gateway<I> {
         self.wanters.push((now + moves_within(&self.cluster), wanter));
     }
 
-    /// Answers who wants it to become active once it is, or will not be.
+    /// Answers those who want it to become active, once it is, or will not be.
     fn answer_wanters(&mut self, machine: &mut Machine, now: Duration) {
         if self.wanters.is_empty() {
             return;
@@ -616,7 +619,7 @@ impl<I: Io> Gateway<I> {
         }
     }
 
-    /// Has the home know the ports of other gateways, and their states.
+    /// Reports other gateways' ports, and their states, to the home.
     fn report_others(&mut self, record: &Record) {
         let others = others(record, &self.cluster.gateway, &self.ports);
         if *self.others != *others {
@@ -630,7 +633,7 @@ impl<I: Io> Gateway<I> {
         self.home.request(Waiter::Gateway(self.home.unit), HomeRequest::SetRole { active, saved });
     }
 
-    /// Shows how it is, and logs what has changed.
+    /// Publishes the status, and logs changes.
     fn show(&mut self, machine: &Machine) {
         let status = machine.status();
         let reading = GatewayReading {

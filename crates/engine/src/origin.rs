@@ -1,10 +1,10 @@
-//! What waits for the answer of a unit's home.
+//! What waits for a reply from a unit's home.
 
 use crate::slots::Key;
 use proto::services::FunctionId;
 use scsi::NexusId;
 
-/// What waits for a home's answer.
+/// What waits for a home's reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     /// The core.
@@ -13,7 +13,7 @@ pub(crate) struct Origin {
     pub(crate) who: Waiter,
 }
 
-/// What waits on a core for a home's answer.
+/// What waits on a core for a home's reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
     /// Nobody.
@@ -32,12 +32,12 @@ pub(crate) enum Waiter {
     OtherGateway(u32),
 }
 
-/// A task management function that has not been answered yet.
+/// An outstanding task management function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Requester {
     /// Its core.
     pub(crate) core: usize,
-    /// The connection that it came on.
+    /// The connection that it arrived on.
     pub(crate) connection: Key,
     /// The transport's handle.
     pub(crate) id: FunctionId,

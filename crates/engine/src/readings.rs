@@ -5,14 +5,14 @@ use scsi::reservation::holders::{Holders, Registered};
 use std::time::{Duration, Instant};
 use wire::scsi::AccessState;
 
-/// Whether a unit's store serves.
+/// The state of a unit's store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreState {
-    /// It does.
+    /// It is serving.
     Open,
-    /// It has not opened since the unit was added.
+    /// It has not been opened since the unit was added.
     Late,
-    /// It did, but has failed.
+    /// It was serving, but has failed.
     Failed,
 }
 
@@ -21,21 +21,21 @@ pub enum StoreState {
 pub struct UnitReading {
     /// The LUN's name in the configuration.
     pub name: String,
-    /// Commands.
+    /// Its commands.
     pub counts: Counts,
-    /// Whether its store serves.
+    /// The state of its store.
     pub state: StoreState,
-    /// Why it last did not.
+    /// Why it last failed to serve.
     pub last_error: Option<String>,
-    /// Its current serial number: a medium with its own reports that when its store opens.
+    /// Its current serial number: a medium with its own reports that once its store is open.
     pub serial: String,
     /// Its current size; `None`: its store has not opened yet.
     pub size_bytes: Option<u64>,
-    /// The space that its store takes, where that is watched.
+    /// The space used by its store, if watched.
     pub used_bytes: Option<u64>,
     /// The current WCE bit of its caching mode page.
     pub write_cache: bool,
-    /// Whether its threshold is reached; `None`: no `warn_at` is configured.
+    /// Whether its threshold is exceeded; `None`: no `warn_at` is configured.
     pub threshold_reached: Option<bool>,
     /// Its reservation.
     pub reservation: Option<ReservationReading>,
@@ -43,31 +43,31 @@ pub struct UnitReading {
     pub registered: Vec<Registered>,
     /// Its target port groups, by tag, and their asymmetric access states.
     pub groups: Vec<(u16, AccessState)>,
-    /// This gateway and the others, where several share it.
+    /// This gateway and the others, if several share it.
     pub gateway: Option<GatewayReading>,
 }
 
-/// What a gateway knows of a unit that several share.
+/// What a gateway knows about a unit that several share.
 #[derive(Clone, Debug)]
 pub struct GatewayReading {
     /// Its name.
     pub name: String,
     /// Its role for the unit: active, standby or transitioning.
     pub role: &'static str,
-    /// The gateway that is active.
+    /// The active gateway.
     pub active: Option<String>,
-    /// All that serve the unit, or did.
+    /// All gateways that serve the unit, or did.
     pub gateways: Vec<String>,
-    /// The clients that it most recently had the cluster block since it started, and when.
+    /// The clients most recently fenced by it since it started, and when.
     pub shut_out: Vec<(String, Instant)>,
-    /// Why it cannot become or stay active.
+    /// Why it cannot become or stay active, if so.
     pub fault: Option<String>,
 }
 
 /// A reservation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReservationReading {
-    /// The type of a persistent one, or its kind.
+    /// The type of a persistent reservation, or the kind.
     pub kind: &'static str,
     /// Initiator ports.
     pub holders: Vec<String>,
@@ -78,7 +78,7 @@ pub struct ReservationReading {
 pub struct CoreReading {
     /// Its number.
     pub core: usize,
-    /// How long it worked, or waited for a processor.
+    /// How long it was working, or waiting for a processor.
     pub busy: Duration,
     /// How long it polled without finding work.
     pub polling: Duration,
@@ -90,14 +90,14 @@ pub struct CoreReading {
     pub tasks: u64,
     /// Bytes of its I/O buffers in use.
     pub buffer_bytes: u64,
-    /// Bytes of its I/O buffers.
+    /// Total bytes of its I/O buffers.
     pub buffer_max_bytes: u64,
 }
 
 /// Looks up the initiator of a nexus, behind a lock that logins also take.
 pub(crate) type Initiators<'a> = &'a dyn Fn(u64) -> Option<String>;
 
-/// The reservation that is in force.
+/// The reservation in force.
 pub(crate) fn reservation(holders: &Holders, initiators: Initiators<'_>) -> Option<ReservationReading> {
     let Holders { persistent, registered, reserved, list } = holders;
     if !list.is_empty() {

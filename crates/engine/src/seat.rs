@@ -24,9 +24,9 @@ pub(crate) enum GatewayEvent {
     Want(Wanter),
     /// The home has executed a request of another gateway, with this answer.
     Executed(Vec<u8>),
-    /// All cores have applied the role that was requested of the home; false: it is impossible.
+    /// All cores have applied the role requested of the home; false: it is impossible.
     Applied(bool),
-    /// The unit, and the ports that lead to it, are these from now on.
+    /// The unit, and the ports that lead to it, from now on.
     Configured(Arc<scsi::Unit>),
     /// The object may have changed.
     Noticed,
@@ -85,7 +85,7 @@ impl Seat {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Its store, once it is open.
+    /// Its store, if open.
     pub(crate) fn store(&self) -> Option<Arc<dyn Failover>> {
         self.store.get().cloned()
     }

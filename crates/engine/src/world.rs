@@ -43,12 +43,12 @@ pub struct Cores<I: Io> {
     housekeeper: Housekeeper<I>,
     keeper: Keeper,
     jobs: mpsc::Receiver<Job<I::Line>>,
-    /// The next job.
+    /// The next job's number.
     job: Option<Job<I::Line>>,
     changes: Changes<I>,
     /// The incarnation in INQUIRY data of each unit's cache.
     incarnations: Vec<Incarnation>,
-    /// Of the units that gateways share.
+    /// For units that gateways share.
     shared: Vec<SharedUnit<I>>,
 }
 
@@ -61,12 +61,12 @@ struct SharedUnit<I: Io> {
     event: Option<GatewayEvent>,
 }
 
-/// What the gateway of a unit does next.
+/// What a unit's gateway does next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// This, and nothing else until [`Cores::gateway_answered`].
+    /// Makes this call, and does nothing else until [`Cores::gateway_answered`].
     Call(Call),
-    /// It waits for so long, if nothing happens.
+    /// Waits for this long, if nothing happens.
     Wait(Duration),
     /// It has ended.
     End,
@@ -187,19 +187,20 @@ impl<I: Io> Cores<I> {
         }
     }
 
-    /// The store of a unit that gateways share is open; units are counted among those.
+    /// The store of a unit that gateways share is open; such units are numbered among themselves.
     pub fn open_shared(&mut self, unit: usize, store: Arc<dyn Failover>) {
         self.shared[unit].seat.open(store);
     }
 
-    /// Whether something has happened that the gateway of a unit has not seen.
+    /// Whether there are events that the unit's gateway has not seen.
     pub fn gateway_is_called(&mut self, unit: usize) -> bool {
         let unit = &mut self.shared[unit];
         unit.event = unit.event.take().or_else(|| unit.events.try_recv().ok());
         unit.event.is_some()
     }
 
-    /// What the gateway of a unit, with all that has happened, does next; the time is since any start. It is in no call.
+    /// What the unit's gateway does next, after handling all events; times are relative to an arbitrary
+    /// start. It must not be in a call.
     pub fn gateway_next(&mut self, unit: usize, now: Duration) -> Next {
         let SharedUnit { gateway, events, event, .. } = &mut self.shared[unit];
         loop {
@@ -214,7 +215,7 @@ impl<I: Io> Cores<I> {
         }
     }
 
-    /// Its call has ended.
+    /// Its call has returned.
     pub fn gateway_answered(&mut self, unit: usize, now: Duration, answer: Answer) {
         self.shared[unit].gateway.answered(now, answer);
     }
@@ -224,7 +225,7 @@ impl<I: Io> Cores<I> {
         let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Noticed);
     }
 
-    /// A person has this gateway become active; the outcome comes later.
+    /// An administrator makes this gateway the active one; the outcome comes later.
     pub fn gateway_wanted(&self, unit: usize) -> mpsc::Receiver<Result<(), String>> {
         let (outbox, outcome) = mpsc::channel();
         let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Want(Wanter::Person(outbox)));
@@ -236,7 +237,7 @@ impl<I: Io> Cores<I> {
         let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Withdraw);
     }
 
-    /// What people see of it.
+    /// Its status as shown to people.
     pub fn gateway_reading(&self, unit: usize) -> Option<GatewayReading> {
         self.shared[unit].seat.reading.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -80,7 +80,7 @@ impl Live {
         job.answer(answer);
     }
 
-    /// Answers when the LUN has moved, or that has failed. Neither other changes nor signals wait for that.
+    /// Answers once the LUN has moved, or failed to. Neither other changes nor signals wait for that.
     fn await_move(&self, job: Job, moving: Moving) {
         let (desk, tally, version) = (self.desk.clone(), self.tally.clone(), self.version());
         let wait = move || {
@@ -89,7 +89,7 @@ impl Live {
             audit(&desk, &tally, &job.who, &job.change, job.dry_run, &answer);
             job.answer(answer);
         };
-        // Without a thread the client is disconnected.
+        // Without a thread, the client is disconnected.
         if let Err(error) = std::thread::Builder::new().name("move".into()).spawn(wait) {
             tracing::error!("cannot start a thread: {error}");
         }
@@ -165,7 +165,7 @@ impl Live {
         })
     }
 
-    /// Refuses where the configuration is another one than the client expects.
+    /// Refuses the change if the configuration is not the one that the client expects.
     fn check_version(&self, expected: Option<&str>) -> Result<(), Refused> {
         if expected.is_none_or(|expected| expected == self.version()) {
             return Ok(());
@@ -270,7 +270,7 @@ impl Live {
         Ok(made.done)
     }
 
-    /// Refuses where the file was edited by hand and not reloaded.
+    /// Refuses the change if the file was edited by hand and not reloaded.
     fn check_unchanged(&self, path: &Path) -> Result<(), Refused> {
         let now = std::fs::read_to_string(path).map_err(|error| unwritable(path, &error))?;
         if now == self.text {
@@ -288,7 +288,7 @@ impl Live {
         self.daemon.activate(name).map_err(|why| not_moved(name, &why))
     }
 
-    /// Refuses where no other gateway has the LUN.
+    /// Refuses the request if no other gateway has the LUN.
     fn shared(&self, name: &str) -> Result<(), Refused> {
         let luns = &self.daemon.config().luns;
         let Some(lun) = luns.iter().find(|lun| lun.name == name) else {

@@ -21,45 +21,45 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a medium has to do; the bytes are in [`Call::data`].
+/// A request to a medium; the bytes are in [`Call::data`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Reads as many bytes as there are.
+    /// Reads into all of the data.
     Read {
-        /// From there on.
+        /// Offset on the medium.
         offset: u64,
     },
-    /// Writes them.
+    /// Writes the data.
     Write {
-        /// From there on.
+        /// Offset on the medium.
         offset: u64,
-        /// Durable before it ends.
+        /// Make it durable before it ends.
         durable: bool,
     },
-    /// The range reads as zeros.
+    /// Makes the range read as zeros.
     Zero {
-        /// Where it begins.
+        /// Its offset.
         offset: u64,
-        /// Its bytes.
+        /// Its length in bytes.
         len: u64,
-        /// It stays allocated.
+        /// Keep it allocated.
         stays: bool,
-        /// Durable before it ends.
+        /// Make it durable before it ends.
         durable: bool,
     },
     /// Finds what is allocated.
     Extent {
-        /// From there on.
+        /// Offset on the medium.
         offset: u64,
-        /// Within so many bytes.
+        /// Length in bytes.
         len: u64,
     },
     /// Compare with the first half of the data, and write the other half if they are equal.
     CompareAndWrite {
-        /// From there on.
+        /// Offset on the medium.
         offset: u64,
     },
-    /// What has ended is durable.
+    /// Makes everything durable that has ended.
     Flush,
 }
 
@@ -108,7 +108,7 @@ pub trait Medium: Send + Sync + 'static {
 
 /// A call: it is returned to the mailbox of the lane that started it.
 pub struct Call {
-    /// What is to be done.
+    /// What to do.
     pub work: Work,
     /// Its bytes.
     pub data: Vec<u8>,
@@ -233,10 +233,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Of a store.
+    /// For a store.
     ///
     /// # Errors
-    /// When the system has no descriptors.
+    /// When the system is out of descriptors.
     pub fn new() -> io::Result<Arc<Shared>> {
         Ok(Arc::new(Shared {
             stripes: Stripes::new()?,

@@ -24,7 +24,7 @@ const HANGING_MAX: usize = 16;
 /// Options of librados: operations time out after this many seconds.
 const OPTIONS: [(&CStr, &CStr); 2] = [(c"rados_osd_op_timeout", c"10"), (c"rados_mon_op_timeout", c"10")];
 
-/// Bytes of an object.
+/// Maximum size of an object, in bytes.
 const OBJECT_BYTES_MAX: usize = 1 << 20;
 
 /// The cluster drops the watch of a client that has been silent this long.
@@ -33,7 +33,7 @@ const WATCH_SECONDS: u32 = 30;
 /// How long a notification waits for the watchers.
 const NOTIFY_MS: u64 = 1_000;
 
-/// Notifications under way at most: a watcher that hangs delays each by [`NOTIFY_MS`].
+/// Most outstanding notifications: a watcher that hangs delays each by [`NOTIFY_MS`].
 const NOTIFICATIONS_MAX: usize = 32;
 
 /// How often a lost watch is retried.
@@ -48,18 +48,18 @@ pub struct Pool {
     notifications: Bounded,
 }
 
-/// Why an operation has failed.
+/// Why an operation failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PoolError {
     /// The object has another version than expected, or exists already.
     Conflict,
     /// The cluster has fenced this client.
     Fenced,
-    /// Anything else; the operation may still happen.
+    /// Any other error; the operation may still take effect.
     Failed(String),
 }
 
-/// How the message ends of what failed because nobody answered, which may pass on its own.
+/// The end of the message for operations without an answer, which may be a passing problem.
 pub const SILENCE: &str = "the cluster does not answer";
 
 impl fmt::Display for PoolError {
@@ -147,7 +147,7 @@ impl Pool {
         let watcher = Watcher { pool, object: name, hint: hint.into(), events: events.clone() };
         let begun = self.bounded.run(move || {
             let watch = watcher.watch()?;
-            // Without the thread the watch is ended where it was begun.
+            // Without the thread, the watch is ended by the caller.
             let thread = std::thread::Builder::new().name("ceph-watch".into());
             thread
                 .spawn(move || watcher.keep(watch, &inbox))
@@ -205,13 +205,13 @@ pub struct Notification {
 }
 
 impl Notification {
-    /// Waits until all watchers have acknowledged it, or have had their time.
+    /// Waits until all watchers have acknowledged it, or have had enough time.
     pub fn wait(self) {
         let _ = self.ended.recv_timeout(Duration::from_millis(2 * NOTIFY_MS));
     }
 }
 
-/// A watch of an object. To drop it ends it, on its thread.
+/// A watch of an object. Dropping it ends the watch, on its thread.
 pub struct Watch {
     events: mpsc::Sender<Event>,
 }
@@ -223,7 +223,7 @@ enum Event {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Its thread may have ended, as there was nothing left to watch.
+        // Its thread may have ended, if nothing was left to watch.
         let _ = self.events.send(Event::End);
     }
 }

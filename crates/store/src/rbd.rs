@@ -1,4 +1,4 @@
-//! Images of Ceph's block devices, by librbd.
+//! Ceph RBD images, through librbd.
 //!
 //! All lanes use one open image. An operation is one or a few calls of librbd, which completes them on its
 //! own threads; the lane finds them in its mailbox, whose event the core watches. librbd's cache is off: what
@@ -6,16 +6,16 @@
 //!
 //! A call cannot be recalled, and hangs while the cluster is unreachable. So an operation that makes no
 //! progress for [`Options::give_up_after`] fails with [`StoreError::Unavailable`], and its call keeps its
-//! blocks locked until it has ended: what is written late is written before anything newer. Until then the
-//! store is lost, and is given nothing more to do. librbd resends what the OSDs have not answered, so that it
-//! ends when they are back.
+//! blocks locked until it has ended: a late write still precedes anything newer. Until then the store is
+//! lost, and gets no more work. librbd resends what the OSDs have not answered, so that it ends when they are
+//! back.
 //!
-//! An image with the feature exclusive-lock is locked as long as it is open for writing. What a process that
-//! was killed has sent cannot be written any more when the next one serves the image: librbd breaks the lock
-//! of a client that has died, and has the cluster fence it.
+//! An image with the feature exclusive-lock is locked as long as it is open for writing. Writes of a killed
+//! process can no longer take effect once the next one serves the image: librbd breaks the lock of a dead
+//! client, and has the cluster fence it.
 //!
-//! An image that gateways share is opened without the lock, and locked and released on the gateways' decision
-//! ([`roles`]).
+//! An image shared by gateways is opened without the lock, which is taken and released by the gateways'
+//! decision ([`roles`]).
 
 mod extents;
 pub(crate) mod open;
@@ -48,13 +48,13 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes that such a probe reads.
 const PROBE_BYTES: usize = 512;
 
-/// The most bytes that one call clears.
+/// The most bytes cleared by one call.
 const CLEAR_BYTES: u64 = 64 << 20;
 
-/// What every librbd compares and writes atomically.
+/// The size that every librbd compares and writes atomically.
 const SECTOR_BYTES: u64 = 512;
 
-/// The alignment that UNMAP is advised to use: the unit in which BlueStore, by default, and the kernel's rbd
+/// The alignment recommended for UNMAP: the unit in which BlueStore, by default, and the kernel's rbd
 /// deallocate space.
 const DISCARD_BYTES: u32 = 64 << 10;
 

@@ -169,7 +169,7 @@ impl Daemon {
         }
     }
 
-    /// Makes this gateway the active one for a LUN that gateways share. Other changes need not wait for that.
+    /// Makes this gateway the active one for a shared LUN. Other changes need not wait for that.
     ///
     /// # Errors
     /// When there is no such LUN, or no other gateway serves it.

@@ -1,4 +1,4 @@
-//! What a shared unit's thread waits for: calls of the pool and of the image, which block.
+//! Blocking calls of a shared unit's thread to the pool and the image.
 
 use crate::seat::GatewayEvent;
 use cluster::ReplaceError;
@@ -7,23 +7,23 @@ use std::sync::{Arc, mpsc};
 use store::lane::Failover;
 use store::rados::{Notification, Pool, PoolError, Watch};
 
-/// Something that takes its time. The gateway does nothing else meanwhile.
+/// A call that takes its time. The gateway does nothing else meanwhile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
     /// Read the object, and watch it.
     Read,
-    /// Replace the object's version, or create it where there is none.
+    /// Replace the object's version, or create the object.
     Replace {
-        /// The version that it must have.
+        /// The version that it must have; `None`: it must not exist.
         expected: Option<u64>,
         /// The new content.
         bytes: Vec<u8>,
     },
-    /// Notify those who watch the object.
+    /// Notify the watchers of the object.
     Notify,
     /// See [`Failover::promote`].
     Promote {
-        /// Clients that are to be shut out.
+        /// Clients to be fenced.
         fence: Vec<String>,
     },
     /// See [`Failover::demote`].
@@ -32,18 +32,18 @@ pub enum Call {
     Reopen,
 }
 
-/// What a [`Call`] led to.
+/// The outcome of a [`Call`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The object's version and content, if there is one.
     Read(Result<Option<(u64, Vec<u8>)>, String>),
     /// Its new version.
     Replaced(Result<u64, ReplaceError>),
-    /// Whoever watches it was notified, or not.
+    /// The watchers were notified, or not.
     Notified,
-    /// This gateway may write, and nobody else.
+    /// This gateway may write, and no other.
     Promoted(Result<(), String>),
-    /// It writes no more.
+    /// It no longer writes.
     Demoted(Result<(), String>),
     /// The image's new client.
     Reopened(Result<String, String>),
@@ -53,11 +53,11 @@ pub enum Answer {
 pub(super) struct Calls {
     pub(super) object: String,
     pub(super) place: RbdImage,
-    /// The way to the unit's thread.
+    /// The channel to the unit's thread.
     pub(super) inbox: mpsc::Sender<GatewayEvent>,
     pub(super) pool: Option<Arc<Pool>>,
     pub(super) watch: Option<Watch>,
-    /// The last one that was sent, if any.
+    /// The last one sent, if any.
     pub(super) notification: Option<Notification>,
 }
 
@@ -67,7 +67,7 @@ impl Calls {
             Call::Read => Answer::Read(self.read()),
             Call::Replace { expected, bytes } => Answer::Replaced(self.replace(expected, &bytes)),
             Call::Notify => {
-                // Where it is not sent they find out in their own time.
+                // If it is not sent, they find out at their own pace.
                 self.notification = self.pool.as_ref().and_then(|pool| pool.notify(&self.object));
                 Answer::Notified
             }
@@ -80,7 +80,7 @@ impl Calls {
         }
     }
 
-    /// Waits until others know of what was written last: this process may end.
+    /// Waits until others know what was last written: this process may end.
     pub(super) fn end(self) {
         self.notification.into_iter().for_each(Notification::wait);
     }
@@ -103,7 +103,7 @@ impl Calls {
         }
     }
 
-    /// The pool, opened where it is not.
+    /// The pool, opened if necessary.
     fn pool(&mut self) -> Result<Arc<Pool>, String> {
         if let Some(pool) = &self.pool {
             return Ok(pool.clone());
@@ -112,7 +112,7 @@ impl Calls {
         Ok(self.pool.insert(pool).clone())
     }
 
-    /// Is notified of changes that others report; without that it polls.
+    /// Watches for changes that others report; otherwise it polls.
     fn watch(&mut self) {
         let inbox = self.inbox.clone();
         let hint = Box::new(move || _ = inbox.send(GatewayEvent::Noticed));
@@ -120,7 +120,7 @@ impl Calls {
         self.watch = watch.and_then(Result::ok);
     }
 
-    /// A client that was shut out is replaced by another one.
+    /// A fenced client is replaced by another one.
     fn failed(&mut self, error: &PoolError) -> String {
         match error {
             PoolError::Fenced => (self.watch, self.pool) = (None, None),

@@ -42,12 +42,12 @@ fn socket(folder: &TempDir, name: &str) -> PathBuf {
     folder.path().join(format!("{name}.sock"))
 }
 
-/// A gateway of this name, whose portal has this group.
+/// A gateway with this name, whose portal is in this group.
 fn gateway(ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
     gateway_within(TAKEOVER, ceph, folder, name, group)
 }
 
-/// The same with another time for a takeover.
+/// The same with a different takeover time.
 fn gateway_within(takeover: Duration, ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
     let conf = ceph.conf();
     let admin = socket(folder, name);
@@ -69,12 +69,12 @@ fn login(daemon: &Daemon) -> Initiator {
     login_as(daemon, "host")
 }
 
-/// An active gateway and one in standby, with a session of each.
+/// An active gateway and one in standby, with a session to each.
 fn two(ceph: &Ceph, folder: &TempDir) -> [(Daemon, Initiator); 2] {
     two_within(TAKEOVER, ceph, folder)
 }
 
-/// The same with another time for a takeover.
+/// The same with a different takeover time.
 fn two_within(takeover: Duration, ceph: &Ceph, folder: &TempDir) -> [(Daemon, Initiator); 2] {
     let first = gateway_within(takeover, ceph, folder, "a", 1);
     let mut by_first = login(&first);
@@ -222,7 +222,7 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
         assert_eq!(read(&mut by_first, 8 * lba), [lba as u8 + 101; BYTES], "block {lba}");
     }
 
-    // It is stopped: the other one does not wait.
+    // It is stopped gracefully: the other one does not wait.
     first.stop();
     let stall = take_over(&mut by_second, 1024, 9);
     assert_eq!(
@@ -247,7 +247,7 @@ fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_t
         wait_until("both know both groups", || groups(host) == [(1, active), (2, standby)]);
     }
 
-    // The host registers both paths; another one has both, too.
+    // The host registers both paths; so does another host.
     let (mut other_by_first, mut other_by_second) = (login_as(&first, "other"), login_as(&second, "other"));
     let (other, new) = (KEY + 1, KEY + 2);
     for (host, key) in [
@@ -289,8 +289,8 @@ fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_t
     assert_eq!(write(&mut other_by_first, 0, 4).status, RESERVATION_CONFLICT);
     assert_eq!(write(&mut by_first, 0, 5).status, GOOD);
 
-    // The active one dies. What is requested meanwhile is done by the next one, through which the host writes
-    // without registering again.
+    // The active one dies. Requests made meanwhile are executed by the next one, through which the host
+    // writes without registering again.
     first.kill9();
     let response = reserve(&mut by_second, REGISTER_AND_IGNORE_EXISTING_KEY, 0, 0, new);
     assert_eq!(response.status, GOOD, "{response:?}");
@@ -337,7 +337,7 @@ fn a_unit_is_moved_by_a_command_and_not_to_and_fro_by_initiators() {
     second.stop();
 }
 
-/// Gives a gateway one more portal, with this group.
+/// Adds a portal to a gateway, in this group.
 fn add_portal(folder: &TempDir, name: &str, group: u16) -> SocketAddr {
     let listen = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     let file = folder.path().join(format!("{name}.toml"));
@@ -355,7 +355,7 @@ fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
     let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &folder);
     let (active, standby) = (0, 2);
 
-    // One more portal of the gateway in standby, by which a host registers.
+    // Another portal of the gateway in standby, through which a host registers.
     let portal = add_portal(&folder, "b", 3);
     wait_until("the active one knows it", || {
         groups(&mut by_first) == [(1, active), (2, standby), (3, standby)]

@@ -1,5 +1,5 @@
-//! What a gateway in standby has the active one execute: PERSISTENT RESERVE OUT and MODE SELECT, which ports in standby accept, and
-//! their answers, as bytes; and what makes it the active one.
+//! Requests that a gateway in standby forwards to the active one: PERSISTENT RESERVE OUT and MODE SELECT,
+//! which ports in standby accept, and their replies, as bytes; and the requests that make it the active one.
 
 use crate::state::encoding::{push_modes, push_sized, push_u16, take, take_modes, take_sized};
 use crate::state::home::{Home, HomeReply, HomeRequest, NexusIdentity};
@@ -19,11 +19,12 @@ const DONE: u8 = 0;
 const CONFLICT: u8 = 1;
 const CHECK: u8 = 2;
 
-/// In place of a bit: the field begins at the byte's first one.
+/// In place of a bit number: the field begins at a byte's first bit.
 const NO_BIT: u8 = u8::MAX;
 
 impl Home {
-    /// The request as bytes, if the active gateway has to execute it: in standby, and where nothing here is in its way.
+    /// The request as bytes, if the active gateway has to execute it: in standby, unless something here
+    /// prevents it.
     pub fn forwards(&self, request: &HomeRequest) -> Option<Vec<u8>> {
         let is_for_others = self.policy().groups.are_standby() && self.refusal(request).is_none();
         is_for_others.then(|| request.encode(self.ports())).flatten()
@@ -33,14 +34,14 @@ impl Home {
     pub fn is_wanted(&self, request: &HomeRequest) -> bool {
         let HomeRequest::SetAccessStates { states, .. } = request else { return false };
         let policy = self.policy();
-        // Of no groups it changes nothing (SPC-4 section 6.45).
+        // An empty list changes nothing (SPC-4 section 6.45).
         let is_for_some = !states.is_empty() && policy.activates(states).is_ok();
         policy.groups.are_standby() && self.refusal(request).is_none() && is_for_some
     }
 }
 
 impl HomeRequest {
-    /// A request that came by one of these ports as bytes, if it is one that another gateway can execute.
+    /// A request received through one of these ports as bytes, if another gateway can execute it.
     fn encode(&self, ports: &[Port]) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         match self {
@@ -63,10 +64,10 @@ impl HomeRequest {
         Some(bytes)
     }
 
-    /// The request of another gateway's nexus. `port` has the identifiers of ports by their names.
+    /// Parses the request of another gateway's nexus. `port` maps port names to identifiers.
     ///
     /// # Errors
-    /// How it ends: it is none that this gateway knows, or its port is none, yet.
+    /// How the request ends: this gateway does not know it, or does not know its port (yet).
     pub fn forwarded(bytes: &[u8], port: impl FnOnce(&str) -> Option<u16>) -> Result<HomeRequest, Check> {
         let mut rest = bytes;
         let Head { kind, known_news, transport_id, port: name } =
@@ -99,12 +100,13 @@ impl HomeRequest {
 fn push_from(bytes: &mut Vec<u8>, from: &NexusIdentity, ports: &[Port]) {
     bytes.extend(from.known_news.to_be_bytes());
     push_sized(bytes, &from.transport_id);
-    // By its name: the identifier may be another port's where this gateway's ports are not known yet.
+    // By its name: the identifier may belong to another port on a gateway that does not know this one's ports
+    // yet.
     let name = PortNames::of(ports, &[]).name(from.target_port).unwrap_or_default();
     push_sized(bytes, name.as_bytes());
 }
 
-/// What each request begins with.
+/// The beginning of each request.
 struct Head<'a> {
     kind: u8,
     known_news: u64,
@@ -124,7 +126,7 @@ impl<'a> Head<'a> {
 }
 
 impl ReserveOut {
-    /// A CDB and a parameter list that say the same.
+    /// An equivalent CDB and parameter list.
     fn encode(&self) -> (Cdb, Vec<u8>) {
         let (action, kind, list) = self.to_list();
         let len = u32::try_from(list.len()).unwrap_or(u32::MAX);
@@ -150,7 +152,7 @@ impl HomeReply {
         }
     }
 
-    /// What was encoded; what is none that this gateway knows is an error that says nothing.
+    /// Parses an encoded reply; an unknown one becomes an error without details.
     pub fn decode(bytes: &[u8]) -> HomeReply {
         match bytes {
             [DONE] => HomeReply::Done,
@@ -186,7 +188,7 @@ mod tests {
     use wire::scsi::parameters::{MoveList, ReserveOutList};
     use wire::scsi::transport_id::iscsi_port;
 
-    /// A nexus at a port of another gateway.
+    /// A nexus on a port of another gateway.
     fn elsewhere() -> NexusIdentity {
         let transport_id = iscsi_port("iqn.2026-11.example:host", 7).into();
         let nexus = NexusId::ELSEWHERE;
@@ -199,7 +201,7 @@ mod tests {
         HomeRequest::PersistentReserveOut { from: elsewhere(), order }
     }
 
-    /// As what comes by port 9.
+    /// As if received through port 9.
     fn encoded(request: &HomeRequest) -> Vec<u8> {
         request.encode(other().home.ports()).expect("it can be forwarded")
     }
@@ -309,7 +311,7 @@ mod tests {
             assert!(!bench.home.is_wanted(&request));
             assert!(matches!(bench.home.handle(request).0, HomeReply::Check(check) if check.code == 0x2600));
         }
-        // sg_stpg sends all groups that are reported, as they are to be.
+        // sg_stpg sends all groups reported, with the states they are to have.
         let name = "port9".to_owned();
         let other_port = OtherPort { relative_id: 9, group: 9, name, state: AccessState::Optimized };
         bench.ask(HomeRequest::SetOthers([other_port].into()));
@@ -333,7 +335,7 @@ mod tests {
         Unit { is_shared: true, ..unit() }
     }
 
-    /// A gateway that has the other one's port 9, and is active.
+    /// A gateway that knows the other one's port 9, and is active.
     fn active() -> Bench {
         let mut bench = Bench::of(shared(), 1 << 20);
         let name = "port9".to_owned();
@@ -344,7 +346,7 @@ mod tests {
         bench
     }
 
-    /// The other one, by whose port 9 its first nexus comes, as `elsewhere`.
+    /// The other one, through whose port 9 its first nexus comes, as `elsewhere`.
     fn other() -> Bench {
         let mut unit = shared();
         (unit.ports[0].relative_id, unit.ports[0].name) = (9, "port9".into());
@@ -388,7 +390,7 @@ mod tests {
         first.ask(register(2));
         let before = saved(&mut first);
         assert_eq!(adopt(&mut second, &before), [[], []]);
-        // Somebody here registers, and preempts it.
+        // An initiator here registers, and preempts it.
         ask_here(&mut first, 0, 0, 1);
         ask_here(&mut first, 4, 1, 2);
         let after = saved(&mut first);
@@ -401,7 +403,7 @@ mod tests {
         first.ask(HomeRequest::SetModes { from, change: ModesChange::all(modes) });
         assert_eq!(first.nexuses[0].attentions, [UnitAttention::ModeChanged]);
         assert_eq!(adopt(&mut second, &saved(&mut first)), [vec![], vec![UnitAttention::ModeChanged]]);
-        // Who has not read anything yet has no news.
+        // A home that has not read anything yet has no news.
         assert_eq!(adopt(&mut other(), &after), [[], []]);
     }
 
@@ -427,7 +429,7 @@ mod tests {
             let (mut first, mut second) = (active(), other());
             let known = saved(first_registered(&mut first));
             second.ask(HomeRequest::SetRole { active: false, saved: Some(known) });
-            // It registers anew while it is preempted, or wants other mode parameters.
+            // It registers again while it is being preempted, or requests other mode parameters.
             let waiting = |second: &mut Bench| {
                 second.nexuses[0].sync(&second.home.policy());
                 let from = second.nexuses[0].identity();
@@ -448,7 +450,8 @@ mod tests {
             }
             assert!(Arc::ptr_eq(&before, &first.home.policy()), "nothing has changed");
 
-            // The other gateway aborts what was preempted and aborted, and executes nothing of before when it takes over.
+            // The other gateway aborts what was preempted and aborted, and executes no earlier requests when
+            // it takes over.
             let after: Arc<[u8]> = before.saved_for_gateways(&first.view.unit).into();
             second.ask(HomeRequest::SetRole { active: false, saved: Some(after.clone()) });
             let aborts = &second.published.as_ref().expect("it is published").aborts;

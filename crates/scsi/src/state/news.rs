@@ -14,16 +14,16 @@ use std::collections::VecDeque;
 pub struct News {
     /// How many there have been.
     count: u64,
-    /// The last ones.
+    /// The most recent ones.
     last: VecDeque<Report>,
 }
 
-/// One of them.
+/// A unit attention.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Report {
     reader: Reader,
     attention: UnitAttention,
-    /// Its reader's tasks were aborted with it (PREEMPT AND ABORT).
+    /// The nexus's tasks were aborted with it (PREEMPT AND ABORT).
     is_abort: bool,
 }
 
@@ -51,7 +51,7 @@ const ONLY: u8 = 2;
 const ABORT: u8 = 0x80;
 
 impl News {
-    /// How many are saved: as many as one command may cause.
+    /// How many are saved: as many as a single command may cause.
     const MAX: usize = 128;
 
     /// The unit attentions that other gateways report.
@@ -88,7 +88,7 @@ impl News {
         news
     }
 
-    /// Those that came after these: who gets them, and whether that one's tasks were aborted.
+    /// Those added after these: for each, its nexus, and whether that nexus's tasks were aborted.
     pub(crate) fn since(
         &self,
         before: &News,
@@ -98,18 +98,18 @@ impl News {
         self.after(before.count).filter_map(who)
     }
 
-    /// Those after so many.
+    /// Those after this many.
     fn after(&self, count: u64) -> impl Iterator<Item = &Report> {
         let new = usize::try_from(self.count.saturating_sub(count)).unwrap_or(usize::MAX);
         self.last.iter().skip(self.last.len().saturating_sub(new))
     }
 
-    /// How a request ends whose sender was preempted after the command had come in: at whichever gateway it has waited since, it must
-    /// not be executed once PREEMPT AND ABORT has returned GOOD.
+    /// How a request ends whose sender was preempted after the command had arrived: whichever gateway it has
+    /// waited at, it must not be executed once PREEMPT AND ABORT has returned GOOD.
     pub(crate) fn refusal(&self, from: &NexusIdentity, ports: PortNames<'_>) -> Option<Check> {
         let saved = u64::try_from(self.last.len()).unwrap_or(u64::MAX);
         if from.known_news < self.count.saturating_sub(saved) {
-            // One of those that are not saved any more may have been its sender's.
+            // One that is no longer saved may have been for its sender.
             return Some(Check::ACCESS_STATE_TRANSITION);
         }
         let is_meant = |report: &&Report| match report.attention {

@@ -147,7 +147,8 @@ impl PortGroups {
     /// Whether SET TARGET PORT GROUPS with these states may make their gateway active: nothing else may be
     /// set where gateways share a unit.
     ///
-    /// The list may have the groups of other gateways as they are then, in standby: sg_stpg sends all groups that are reported.
+    /// The list may include the groups of other gateways in their resulting state, standby: sg_stpg sends all groups
+    /// reported.
     pub(crate) fn activates(
         &self,
         states: &[(u16, AccessState)],

@@ -16,7 +16,7 @@ use std::sync::Arc;
 const MAGIC: &[u8] = b"LuneShr\x04";
 
 impl Policy {
-    /// What the next gateway needs to know of the unit.
+    /// What the next gateway needs to know about the unit.
     pub(crate) fn saved_for_gateways(&self, unit: &Unit) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         encoding::push_modes(&mut bytes, self.modes);
@@ -58,7 +58,7 @@ impl Policy {
 }
 
 impl Home {
-    /// How a request of a shared unit ends whose sender was preempted after the command had come in, if that is so.
+    /// How a request for a shared unit ends if its sender was preempted after the command had arrived.
     pub(crate) fn preempted(&self, request: &HomeRequest) -> Option<Check> {
         let policy = self.policy();
         let news = policy.news.as_deref().filter(|_| request.changes_all_gateways())?;
@@ -68,7 +68,7 @@ impl Home {
 }
 
 impl Aborted {
-    /// As the control mode page has it.
+    /// As in the control mode page.
     pub(crate) fn by(modes: Modes) -> Aborted {
         if modes.task_aborted_status { Aborted::WithStatus } else { Aborted::Silently }
     }
@@ -85,7 +85,7 @@ impl Draft {
                 let ports = PortNames::of(&unit.ports, &policy.others);
                 let how = Aborted::by(policy.modes);
                 for (who, attention, is_abort) in after.since(before, ports) {
-                    // Of commands that came in before it knew.
+                    // For commands that arrived before it knew.
                     self.aborts.extend(is_abort.then(|| (who.clone(), how)));
                     self.attentions.push((who, attention));
                 }
@@ -93,8 +93,8 @@ impl Draft {
             self.policy = policy;
         }
         if let Some(holder) = self.policy.reservations.reserver().filter(|_| !active) {
-            // Its port leads nowhere any more: that is the loss of the nexus that a reservation by RESERVE ends with (SPC-2
-            // section 5.5.1).
+            // Its port no longer exists: that is the loss of the nexus that ends a reservation by RESERVE
+            // (SPC-2 section 5.5.1).
             self.policy.reservations = Arc::new(self.policy.reservations.after_reset());
             self.attentions.push((Who::Only(holder), UnitAttention::NexusLoss));
         }
@@ -278,7 +278,7 @@ mod tests {
         let change = ModesChange::all(Modes { queue_error: 3, ..bench.view.policy.modes });
         assert_eq!(bench.ask(HomeRequest::SetModes { from: elsewhere, change }), HomeReply::Conflict);
 
-        // Its holder gets to know that it has lost it.
+        // Its holder is notified that it has lost it.
         bench.ask(HomeRequest::SetRole { active: false, saved: None });
         let notified = [0, 1].map(|nexus| std::mem::take(&mut bench.nexuses[nexus].attentions));
         let (lost, moved) = (UnitAttention::NexusLoss, UnitAttention::AccessStateChanged);

@@ -20,15 +20,16 @@ use std::time::{Duration, Instant};
 /// How long a change of role waits for the cluster.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a change of role asks of an image and its cluster. Everything blocks; errors are numbers of the system.
+/// The operations on an image and its cluster that a change of role needs. All block; errors are system error
+/// numbers.
 pub trait Exclusive {
-    /// Has the monitors shut a client out.
+    /// Fences a client, by the monitors.
     ///
     /// # Errors
     /// When they do not.
     fn blocklist(&self, client: &str) -> Result<(), i32>;
 
-    /// Waits until this client has the map of the OSDs that the monitors have now.
+    /// Waits until this client has the monitors' current OSD map.
     ///
     /// # Errors
     /// When it does not get it.
@@ -37,34 +38,34 @@ pub trait Exclusive {
     /// Whether this client has the image's lock.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When there is no answer.
     fn owns_lock(&self) -> Result<bool, i32>;
 
-    /// The client that has it.
+    /// The client that has the lock.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When there is no answer.
     fn lock_owner(&self) -> Result<Option<String>, i32>;
 
-    /// Takes it from that client.
+    /// Breaks that client's lock.
     ///
     /// # Errors
-    /// When nobody answers, or that client does not have it.
+    /// When there is no answer, or that client does not have the lock.
     fn break_lock(&self, owner: &str) -> Result<(), i32>;
 
-    /// Takes it, where nobody has it.
+    /// Takes the lock, if nobody has it.
     ///
     /// # Errors
-    /// When nobody answers, or somebody has it.
+    /// When there is no answer, or somebody has it.
     fn lock(&self) -> Result<(), i32>;
 
-    /// Releases it.
+    /// Releases the lock.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When there is no answer.
     fn unlock(&self) -> Result<(), i32>;
 
-    /// Waits until what was begun has ended.
+    /// Waits until everything begun has ended.
     ///
     /// # Errors
     /// When something failed.
@@ -73,7 +74,7 @@ pub trait Exclusive {
     /// The image's size.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When there is no answer.
     fn size(&self) -> Result<u64, i32>;
 }
 
@@ -92,19 +93,19 @@ pub struct Attempt {
     was_active: bool,
 }
 
-/// An image, and how messages call it.
+/// An image, and its name for messages.
 #[derive(Clone, Copy)]
 pub struct Named<'a> {
     /// The image.
     pub image: &'a dyn Exclusive,
     /// Its name.
     pub name: &'a str,
-    /// Nothing is to be written.
+    /// It is read-only.
     pub read_only: bool,
 }
 
 impl Roles {
-    /// Those of a client that is active or not.
+    /// Creates the roles of a client that is active or not.
     pub fn new(is_active: bool) -> Roles {
         Roles { is_active: is_active.into(), is_fenced: false.into(), change: Mutex::default() }
     }
@@ -128,7 +129,7 @@ impl Roles {
         self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts operations as long as this is the last change.
+    /// Accepts operations, if this is still the last change.
     fn activate(&self, number: u64) -> bool {
         let change = self.change();
         let is_last = *change == number && !self.is_fenced();
@@ -150,22 +151,22 @@ impl Roles {
         self.is_fenced.store(false, Ordering::Release);
     }
 
-    /// Is to become active.
+    /// Begins to become active.
     pub fn attempt(&self) -> Attempt {
         let mut change = self.change();
         *change += 1;
         Attempt { number: *change, was_active: self.accepts() }
     }
 
-    /// Nobody waits for an attempt any more; whether it has succeeded after all.
+    /// Nobody waits for an attempt any more; returns whether it has succeeded after all.
     pub fn abandon(&self, attempt: Attempt) -> bool {
         let mut change = self.change();
         *change += 1;
         !attempt.was_active && self.accepts()
     }
 
-    /// Shuts others out, takes the lock, and accepts operations. `resized`: gets the image's size, as in standby nobody looked whether
-    /// it was resized.
+    /// Fences others, takes the lock, and accepts operations. `resized`: gets the image's size, since in
+    /// standby nobody checks whether it was resized.
     ///
     /// # Errors
     /// When somebody else has the lock, or the cluster does not answer.
@@ -188,7 +189,7 @@ impl Roles {
         taken.and_then(|()| Err(if self.is_fenced() { shut_out() } else { named.name.to_owned() }))
     }
 
-    /// Releases the lock, once what was started has ended.
+    /// Releases the lock, once everything started has ended.
     ///
     /// # Errors
     /// When it could not be released.
@@ -209,7 +210,7 @@ impl Roles {
         format!("{name}: {what}: {}", text(error))
     }
 
-    /// Shuts others out, and takes the lock; the image's size.
+    /// Fences others, and takes the lock; returns the image's size.
     fn take(&self, named: Named<'_>, fence: &[String]) -> Result<u64, String> {
         let failed = |what: &'static str| move |error| self.failed(named.name, what, error);
         let image = named.image;
@@ -224,7 +225,7 @@ impl Roles {
         image.size().map_err(failed("its size"))
     }
 
-    /// Breaks the lock of one of these.
+    /// Breaks the lock of one of these clients.
     fn break_lock(&self, named: Named<'_>, fence: &[String]) -> Result<(), String> {
         let Named { image, name, .. } = named;
         let failed = |what: &'static str| move |error| self.failed(name, what, error);
@@ -337,7 +338,7 @@ impl RbdStore {
 
     fn deactivate(&self) {
         self.roles.deactivate();
-        // What was being started has been started.
+        // Whatever was being started has been started.
         drop(self.open_mut());
     }
 
@@ -349,7 +350,7 @@ impl RbdStore {
         self.roles.release(self.named(&self.image()))
     }
 
-    /// Becomes another client. The calls of the old one end, and no longer count.
+    /// Becomes a new client. The calls of the old one end, and no longer count.
     fn replace_client(&self) -> Result<(), String> {
         let opened = open_client(&self.place, self.options).and_then(|(image, address)| {
             let error = |error| fault(&self.place, format!("its identifier: {}", text(error)), SEE_CEPH);

@@ -33,7 +33,7 @@ const ID_BYTES: usize = 128;
 
 type Handle = *mut c_void;
 type Callback = unsafe extern "C" fn(Handle, *mut c_void);
-/// What `rbd_diff_iterate2` calls.
+/// The callback of `rbd_diff_iterate2`.
 type ExtentCallback = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 /// `rados_watchcb2_t`.
 type NoticeCallback = unsafe extern "C" fn(*mut c_void, u64, u64, u64, *mut c_void, usize);
@@ -50,7 +50,7 @@ struct ConfigOption {
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?, in $library:ident;)*) => {
-        /// The functions of both libraries, by their names.
+        /// The functions of both libraries, by name.
         pub(crate) struct Library {
             $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
@@ -63,8 +63,8 @@ macro_rules! functions {
                     $($name: {
                         let shared = match Which::$library { Which::Rados => &rados, Which::Rbd => &rbd };
                         let name = concat!(stringify!($name), "\0");
-                        // SAFETY: the function of this name has this type in Ceph's headers, whose ABI has the number of
-                        // the file's name; functions were only added to it since.
+                        // SAFETY: the function of this name has this type in Ceph's headers, whose ABI is
+                        // versioned by the number in the file's name; it has only had functions added since.
                         let found = unsafe {
                             shared.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(name.as_bytes())
                         };
@@ -144,7 +144,7 @@ functions! {
     rbd_aio_flush: fn(Handle, Handle) -> c_int, in Rbd;
 }
 
-/// The libraries, loaded once; what was missing then stays missing.
+/// The libraries, loaded once; if loading fails, it is not retried.
 ///
 /// # Errors
 /// What is missing, in the loader's words.
@@ -154,7 +154,8 @@ pub(crate) fn library() -> Result<&'static Library, &'static str> {
 }
 
 fn open(library: &str) -> Result<Shared, String> {
-    // SAFETY: the initialisers of these libraries are those that every program that is linked to them runs before `main`.
+    // SAFETY: the libraries' initialisers are those that every program linked against them runs before
+    // `main`.
     let opened = unsafe { Shared::open(Some(library), RTLD_NOW) };
     opened.map_err(|error| error.to_string())
 }
@@ -179,7 +180,7 @@ impl Cluster {
     /// The client with this name, such as `client.admin`.
     pub(crate) fn new(library: &'static Library, client: &CStr) -> Result<Cluster, i32> {
         let mut cluster = null_mut();
-        // SAFETY: the texts end with 0, and the library writes the handle.
+        // SAFETY: the strings are null-terminated, and the library writes the handle.
         checked(unsafe { (library.rados_create2)(&raw mut cluster, c"ceph".as_ptr(), client.as_ptr(), 0) })?;
         Ok(Cluster { library, cluster })
     }
@@ -187,27 +188,27 @@ impl Cluster {
     /// Reads a configuration file; `None`: from Ceph's usual places.
     pub(crate) fn read_file(&self, path: Option<&CStr>) -> Result<(), i32> {
         let path = path.map_or(std::ptr::null(), CStr::as_ptr);
-        // SAFETY: the handle lives, and the path ends with 0 or is null.
+        // SAFETY: the handle is alive, and the path is null-terminated or null.
         checked(unsafe { (self.library.rados_conf_read_file)(self.cluster, path) }).map(drop)
     }
 
     /// Sets an option of the configuration.
     pub(crate) fn set(&self, option: &CStr, value: &CStr) -> Result<(), i32> {
-        // SAFETY: the handle lives, and the texts end with 0.
+        // SAFETY: the handle is alive, and the strings are null-terminated.
         checked(unsafe { (self.library.rados_conf_set)(self.cluster, option.as_ptr(), value.as_ptr()) })
             .map(drop)
     }
 
     /// Connects; blocks.
     pub(crate) fn connect(&self) -> Result<(), i32> {
-        // SAFETY: the handle lives.
+        // SAFETY: the handle is alive.
         checked(unsafe { (self.library.rados_connect)(self.cluster) }).map(drop)
     }
 
     /// The identifier of the cluster.
     pub(crate) fn fsid(&self) -> Result<String, i32> {
         text(|bytes, len| {
-            // SAFETY: the handle lives, and the library writes `len` bytes at most.
+            // SAFETY: the handle is alive, and the library writes at most `len` bytes.
             unsafe { (self.library.rados_cluster_fsid)(self.cluster, bytes, len) }
         })
     }
@@ -215,11 +216,11 @@ impl Cluster {
     /// This client's address, as in a blocklist.
     pub(crate) fn address(&self) -> Result<String, i32> {
         let mut address = null_mut();
-        // SAFETY: the handle lives, and the library writes a text that it allocated.
+        // SAFETY: the handle is alive, and the library writes a string that it allocated.
         checked(unsafe { (self.library.rados_getaddrs)(self.cluster, &raw mut address) })?;
-        // SAFETY: the text ends with 0, and is freed below.
+        // SAFETY: the string is null-terminated, and is freed below.
         let owned = unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned();
-        // SAFETY: it is as the library made it.
+        // SAFETY: it was allocated by the library.
         unsafe { (self.library.rados_buffer_free)(address) };
         Ok(owned)
     }
@@ -227,26 +228,26 @@ impl Cluster {
     /// Has the OSDs refuse what the client at this address sends; blocks until the monitors have agreed.
     pub(crate) fn blocklist(&self, client: &CStr, seconds: u32) -> Result<(), i32> {
         let client = client.as_ptr().cast_mut();
-        // SAFETY: the handle lives; the text ends with 0, and the library only reads it.
+        // SAFETY: the handle is alive; the string is null-terminated, and the library only reads it.
         checked(unsafe { (self.library.rados_blocklist_add)(self.cluster, client, seconds) }).map(drop)
     }
 
     /// Waits until this client has the monitors' latest map of the OSDs.
     pub(crate) fn wait_for_latest_map(&self) -> Result<(), i32> {
-        // SAFETY: the handle lives.
+        // SAFETY: the handle is alive.
         checked(unsafe { (self.library.rados_wait_for_latest_osdmap)(self.cluster) }).map(drop)
     }
 
     /// A pool, and a namespace in it.
     pub(crate) fn pool(self, name: &CStr, namespace: Option<&CStr>) -> Result<Pool, i32> {
         let mut pool = null_mut();
-        // SAFETY: the handle lives, the name ends with 0, and the library writes the handle.
+        // SAFETY: the handle is alive, the name is null-terminated, and the library writes the handle.
         checked(unsafe { (self.library.rados_ioctx_create)(self.cluster, name.as_ptr(), &raw mut pool) })?;
-        // Where a pool is full, operations fail, and are not kept until there is space.
-        // SAFETY: the handle was made above.
+        // If a pool is full, operations fail, instead of waiting for space. SAFETY: the handle was created
+        // above.
         unsafe { (self.library.rados_set_pool_full_try)(pool) };
         if let Some(namespace) = namespace {
-            // SAFETY: the handle was made above, and the name ends with 0.
+            // SAFETY: the handle was created above, and the name is null-terminated.
             unsafe { (self.library.rados_ioctx_set_namespace)(pool, namespace.as_ptr()) };
         }
         Ok(Pool { pool, cluster: self })
@@ -255,7 +256,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // SAFETY: its pools are gone: each holds its cluster.
+        // SAFETY: its pools have been closed: each holds its cluster.
         unsafe { (self.library.rados_shutdown)(self.cluster) }
     }
 }
@@ -277,7 +278,8 @@ impl Pool {
         let library = self.cluster.library;
         let open = if read_only { library.rbd_open_read_only } else { library.rbd_open };
         let (mut image, snapshot) = (null_mut(), snapshot.map_or(std::ptr::null(), CStr::as_ptr));
-        // SAFETY: the handle lives, the names end with 0 or are null, and the library writes the handle.
+        // SAFETY: the handle is alive, the names are null-terminated or null, and the library writes the
+        // handle.
         checked(unsafe { open(self.pool, name.as_ptr(), &raw mut image, snapshot) })?;
         Ok(Image { image, pool: self })
     }
@@ -285,7 +287,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: its image is gone: it holds its pool.
+        // SAFETY: its image has been closed: it holds its pool.
         unsafe { (self.cluster.library.rados_ioctx_destroy)(self.pool) }
     }
 }
@@ -329,14 +331,14 @@ impl Image {
     /// The identifier, unique in the cluster.
     pub(crate) fn id(&self) -> Result<String, i32> {
         text(|bytes, len| {
-            // SAFETY: the image is open, and the library writes `len` bytes at most.
+            // SAFETY: the image is open, and the library writes at most `len` bytes.
             unsafe { (self.library().rbd_get_id)(self.image, bytes, len) }
         })
     }
 
     pub(crate) fn snapshot_id(&self, name: &CStr) -> Result<u64, i32> {
         let mut id = 0;
-        // SAFETY: the image is open, the name ends with 0, and the library writes one number.
+        // SAFETY: the image is open, the name is null-terminated, and the library writes one number.
         checked(unsafe { (self.library().rbd_snap_get_id)(self.image, name.as_ptr(), &raw mut id) })
             .map(|_| id)
     }
@@ -370,7 +372,7 @@ impl Image {
     /// The address of the client that has the lock. Blocks.
     pub(crate) fn lock_owner(&self) -> Result<Option<CString>, i32> {
         let (mut mode, mut owner, mut count) = (LOCK_EXCLUSIVE, null_mut(), 1);
-        // SAFETY: the image is open, and the library writes no more than `count` texts, and how many they are.
+        // SAFETY: the image is open, and the library writes at most `count` strings, and their number.
         let found = unsafe {
             (self.library().rbd_lock_get_owners)(self.image, &raw mut mode, &raw mut owner, &raw mut count)
         };
@@ -381,21 +383,21 @@ impl Image {
         if count == 0 {
             return Ok(None);
         }
-        // SAFETY: the text ends with 0, and is freed below.
+        // SAFETY: the string is null-terminated, and is freed below.
         let owned = unsafe { CStr::from_ptr(owner) }.to_owned();
-        // SAFETY: the list is as the library made it.
+        // SAFETY: the list was allocated by the library.
         unsafe { (self.library().rbd_lock_get_owners_cleanup)(&raw mut owner, count) };
         Ok(Some(owned))
     }
 
     /// Breaks the lock of a client, after the cluster has fenced it. Blocks.
     pub(crate) fn break_lock(&self, owner: &CStr) -> Result<(), i32> {
-        // SAFETY: the image is open, and the text ends with 0.
+        // SAFETY: the image is open, and the string is null-terminated.
         checked(unsafe { (self.library().rbd_lock_break)(self.image, LOCK_EXCLUSIVE, owner.as_ptr()) })
             .map(drop)
     }
 
-    /// Waits for the writes that were begun.
+    /// Waits for outstanding writes.
     pub(crate) fn flush(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
         checked(unsafe { (self.library().rbd_flush)(self.image) }).map(drop)
@@ -406,19 +408,19 @@ impl Image {
     pub(crate) fn option(&self, name: &CStr) -> Result<Option<String>, i32> {
         let mut options: Vec<ConfigOption> = Vec::with_capacity(OPTIONS_MAX);
         let mut count = OPTIONS_MAX as c_int;
-        // SAFETY: the image is open, and the library writes no more than `count` options, and how many they are.
+        // SAFETY: the image is open, and the library writes at most `count` options, and their number.
         let listed = unsafe {
             (self.library().rbd_config_image_list)(self.image, options.as_mut_ptr(), &raw mut count)
         };
         checked(listed)?;
-        // SAFETY: so many were written.
+        // SAFETY: this many were written.
         unsafe { options.set_len(count.max(0) as usize) };
-        // SAFETY: names and values end with 0, and live until the list is freed.
+        // SAFETY: names and values are null-terminated, and valid until the list is freed.
         let found = options.iter().find(|option| unsafe { CStr::from_ptr(option.name) } == name);
         // SAFETY: as above.
         let value =
             found.map(|option| unsafe { CStr::from_ptr(option.value) }.to_string_lossy().into_owned());
-        // SAFETY: the list is as the library made it.
+        // SAFETY: the list was allocated by the library.
         unsafe { (self.library().rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
         Ok(value)
     }
@@ -427,8 +429,8 @@ impl Image {
     /// Blocks.
     pub(crate) fn extent(&self, offset: u64, len: u64) -> Result<(bool, u64), i32> {
         let mut extents: Vec<(u64, u64)> = Vec::new();
-        // The OSDs are asked for each object, with those of a parent: an object map could be an older one.
-        // SAFETY: the image is open; `extent_found` gets the list, which lives until this returns.
+        // The OSDs are queried for each object, including a parent's: an object map could be outdated.
+        // SAFETY: the image is open; `extent_found` gets the list, which outlives this call.
         checked(unsafe {
             (self.library().rbd_diff_iterate2)(
                 self.image,
@@ -472,9 +474,9 @@ impl Image {
             // SAFETY: the call was not passed on.
             return Err(unsafe { Box::from_raw(call) });
         }
-        // SAFETY: the image is open: it is closed only when it is dropped, which waits for its calls. The call is librbd's now, and
-        // nobody else has its bytes: they live, and stay where they are, until `answered`. That may happen before the
-        // function returns, so the call is not looked at afterwards.
+        // SAFETY: the image is open: it is closed only when it is dropped, which waits for its calls. librbd
+        // owns the call now, and nobody else has its bytes: they stay valid and in place until `answered`.
+        // That may be called before the function returns, so the call is not accessed afterwards.
         let started = unsafe {
             let Call { work, data, mismatch, .. } = &mut *call;
             let (image, bytes, len) = (self.image, data.as_mut_ptr().cast::<c_char>(), data.len());
@@ -494,7 +496,7 @@ impl Image {
                     ) as c_int
                 }
                 Work::Flush => (library.rbd_aio_flush)(image, completion),
-                // That has no asynchronous call.
+                // There is no asynchronous call for that.
                 Work::Extent { .. } => -rustix::io::Errno::NOTSUP.raw_os_error(),
             }
         };
@@ -519,7 +521,7 @@ impl Drop for Image {
 /// A range that is allocated, or known not to be.
 unsafe extern "C" fn extent_found(offset: u64, len: usize, exists: c_int, extents: *mut c_void) -> c_int {
     if exists != 0 {
-        // SAFETY: it is the list that [`Image::extent`] gave, which nobody else uses meanwhile.
+        // SAFETY: it is the list that [`Image::extent`] passed, which nobody else uses meanwhile.
         unsafe { &mut *extents.cast::<Vec<(u64, u64)>>() }.push((offset, len as u64));
     }
     0
@@ -528,8 +530,8 @@ unsafe extern "C" fn extent_found(offset: u64, len: usize, exists: c_int, extent
 /// A call has ended.
 unsafe extern "C" fn answered(completion: Handle, call: *mut c_void) {
     let Ok(library) = library() else { return };
-    // SAFETY: librbd calls this once for each call that it took, with what [`Image::start`] gave it, and has finished with its
-    // bytes; the completion is ours to release.
+    // SAFETY: librbd calls this once for each call that it accepted, with the pointer passed by
+    // [`Image::start`], and has finished with its bytes; the completion is ours to release.
     let (mut call, answer) = unsafe {
         let answer = (library.rbd_aio_get_return_value)(completion);
         (library.rbd_aio_release)(completion);
@@ -539,7 +541,7 @@ unsafe extern "C" fn answered(completion: Handle, call: *mut c_void) {
     Call::answered(call);
 }
 
-/// A text that the library writes.
+/// A string written by the library.
 fn text(write: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<String, i32> {
     let mut bytes = [0u8; ID_BYTES];
     checked(write(bytes.as_mut_ptr().cast(), bytes.len()))?;
@@ -551,7 +553,7 @@ fn libc_name_too_long() -> i32 {
     rustix::io::Errno::NAMETOOLONG.raw_os_error()
 }
 
-/// A text that ends with 0.
+/// A null-terminated string.
 pub(crate) fn c_text(text: impl Into<Vec<u8>>) -> Result<CString, i32> {
     CString::new(text).map_err(|_| rustix::io::Errno::INVAL.raw_os_error())
 }

@@ -1,4 +1,5 @@
-//! What gateways that share an image need of its store and of a pool, on a Ceph of one monitor and one OSD.
+//! What gateways that share an image require of its store and of a pool, on a Ceph of one monitor and one
+//! OSD.
 
 use crate::support::ceph::{Ceph, POOL};
 use crate::support::rig::Rig;
@@ -16,7 +17,7 @@ use store::rbd::{self, Options, RbdStore};
 
 const IMAGE: &str = "disk";
 const BLOCK: usize = 4096;
-/// Blocks that are written, over all objects of the image.
+/// Blocks written, over all objects of the image.
 const BLOCKS: u64 = 1024;
 const STRIDE: u64 = 64 << 10;
 /// Writes in flight of a gateway that is about to hang.
@@ -25,7 +26,7 @@ const FLIGHTS: usize = 256;
 const LONG: Duration = Duration::from_secs(60);
 /// The most lines of a process that are skipped.
 const LINES_MAX: usize = 1000;
-/// How a process of a test finds the cluster.
+/// How a test's process finds the cluster.
 const CONF: &str = "LUNETTE_TEST_CEPH_CONF";
 
 fn place(conf: &str) -> RbdImage {

@@ -1,4 +1,4 @@
-//! What clusters of hosts send to a disk, by two gateways and from two hosts.
+//! What cluster software on hosts sends to a disk, through two gateways and from two hosts.
 
 use super::*;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const MISCOMPARE: u8 = 0x0e;
 const ABORT_TASK: u8 = 1;
 const FUNCTION_COMPLETE: u8 = 0;
 
-/// A host with a path by each gateway: by the active one first.
+/// A host with a path through each gateway: the active one first.
 struct Host {
     paths: [Initiator; 2],
     key: u64,
@@ -22,7 +22,7 @@ impl Host {
         Host { paths: gateways.map(|gateway| login_as(gateway, name)), key }
     }
 
-    /// PERSISTENT RESERVE OUT by one of its paths, with its key.
+    /// PERSISTENT RESERVE OUT on one of its paths, with its key.
     fn reserve(&mut self, path: usize, action: u8, action_key: u64) -> u8 {
         let (kind, key) = (WRITE_EXCLUSIVE_REGISTRANTS_ONLY, self.key);
         reserve(&mut self.paths[path], action, kind, key, action_key).status
@@ -43,7 +43,7 @@ impl Host {
         [0, 1].map(|path| attentions(&mut self.paths[path]))
     }
 
-    /// Who has reserved the disk, as each path shows it.
+    /// Who holds the disk's reservation, as shown on each path.
     fn holders(&mut self) -> [Option<u64>; 2] {
         [0, 1].map(|path| {
             let data = reserved(&mut self.paths[path], 1);
@@ -52,7 +52,8 @@ impl Host {
     }
 }
 
-/// SET TARGET PORT GROUPS as sg_stpg sends it without options: all groups, with that of the path in the place of the one that is active.
+/// SET TARGET PORT GROUPS as sg_stpg sends it without options: all groups, with that of the path taking the
+/// place of the active one.
 fn sg_stpg(host: &mut Initiator, group: u8) -> Response {
     let before = groups(host);
     let state = before.iter().find(|(tag, _)| *tag == group).expect("it is reported").1;
@@ -70,7 +71,8 @@ fn sg_stpg(host: &mut Initiator, group: u8) -> Response {
     settled(|| host.write(0, SetTargetPortGroups::new(list.len() as u32), &list).expect("an answer"))
 }
 
-/// The steps of the validation of a Windows failover cluster, then the disk moves, and they hold at the other gateway.
+/// The steps of validating a Windows failover cluster; then the disk moves, and their effects persist at the
+/// other gateway.
 #[test]
 fn the_reservations_of_a_windows_cluster_are_validated_by_paths_of_both_gateways() {
     let ceph = Ceph::start();
@@ -109,7 +111,8 @@ fn the_reservations_of_a_windows_cluster_are_validated_by_paths_of_both_gateways
     one.register();
     assert_eq!(one.write(5), GOOD);
 
-    // All of that holds at the other gateway, to which sg_stpg moves the disk once it has been here for long enough.
+    // All of that persists at the other gateway, to which sg_stpg moves the disk once it has been here for
+    // long enough.
     wait_until("the disk has been there for long enough", || {
         sg_stpg(&mut two.paths[standby], 2).status == GOOD
     });
@@ -127,7 +130,7 @@ fn the_reservations_of_a_windows_cluster_are_validated_by_paths_of_both_gateways
     second.stop();
 }
 
-/// ESXi's heartbeat: COMPARE AND WRITE of its block from the stamp that it wrote last to the next one.
+/// ESXi's heartbeat: COMPARE AND WRITE of its block from the stamp last written to the next one.
 fn heartbeat(host: &mut Initiator, old: u8, new: u8) -> Response {
     let block = BLOCK as usize;
     let data = [vec![old; block], vec![new; block]].concat();
@@ -154,7 +157,7 @@ fn heartbeats_of_esxi_hosts_are_atomic_by_both_gateways_and_over_a_takeover() {
     assert_eq!(code(&heartbeat(&mut two.paths[1], 2, 0xb0)), Some(IN_STANDBY));
     assert_eq!(stamp(&mut two.paths[0]), 2);
 
-    // The gateway dies with a heartbeat in hand, of which nobody knows whether it was written.
+    // The gateway dies with a heartbeat outstanding, of which it is unknown whether it was written.
     let data = [[2; BLOCK as usize], [3; BLOCK as usize]].concat();
     one.paths[0].issue(0, CompareAndWrite::new(64, 1), 0, data).expect("it is sent");
     first.kill9();
@@ -190,7 +193,7 @@ fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_t
     for lba in (0..WRITES).rev() {
         assert_eq!(write(&mut two.paths[0], 8 * lba, 2).status, GOOD);
     }
-    // Those that had ended before are answered, the others are not: what is next is the unit attention.
+    // Those that had ended before are answered, the others are not: the unit attention comes next.
     let last = one.paths[0].issue(0, TestUnitReady {}, 0, vec![]).expect("it is sent");
     let mut ended = 0;
     loop {
@@ -209,7 +212,7 @@ fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_t
     second.stop();
 }
 
-/// What the object of the unit has of requests of gateways in standby.
+/// Requests of standby gateways in the unit's object.
 fn has_requests(ceph: &Ceph) -> bool {
     let object = format!("lunette.c.{POOL}/disk");
     !ceph.command("rados", &["-p", POOL, "get", &object, "-"]).contains("\"requests\":{}")

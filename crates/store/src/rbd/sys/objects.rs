@@ -23,7 +23,8 @@ impl Pool {
         let mut bytes = vec![0; bytes_max];
         let into = bytes.as_mut_ptr().cast::<c_char>();
         let (len, version) = self.operate(|completion| {
-            // SAFETY: the handles live, the name ends with 0, and the bytes stay until the operation has ended, which is waited for.
+            // SAFETY: the handles are alive, the name is null-terminated, and the bytes stay valid until the
+            // operation has ended, which is awaited.
             unsafe {
                 (self.library().rados_aio_read)(self.pool, object.as_ptr(), completion, into, bytes_max, 0)
             }
@@ -38,7 +39,7 @@ impl Pool {
         let library = self.library();
         // SAFETY: it has no conditions; it is released below.
         let operation = unsafe { (library.rados_create_write_op)() };
-        // SAFETY: the operation was made above; the library copies the bytes.
+        // SAFETY: the operation was created above; the library copies the bytes.
         unsafe {
             match expected {
                 None => (library.rados_write_op_create)(operation, CREATE_EXCLUSIVE, null()),
@@ -47,7 +48,8 @@ impl Pool {
             (library.rados_write_op_write_full)(operation, bytes.as_ptr().cast(), bytes.len());
         }
         let replaced = self.operate(|completion| {
-            // SAFETY: the handles live, the name ends with 0, and the operation stays until it has ended, which is waited for.
+            // SAFETY: the handles are alive, the name is null-terminated, and the operation stays valid until
+            // it has ended, which is awaited.
             unsafe {
                 (library.rados_aio_write_op_operate)(
                     operation,
@@ -87,7 +89,8 @@ impl Pool {
     pub(crate) fn notify(&self, object: &CStr, timeout_ms: u64) -> Result<(), i32> {
         let (mut reply, mut len) = (null_mut(), 0);
         let library = self.library();
-        // SAFETY: the handle lives, the name ends with 0, and the library writes a buffer that it allocated.
+        // SAFETY: the handle is alive, the name is null-terminated, and the library writes a buffer that it
+        // allocated.
         let notified = unsafe {
             (library.rados_notify2)(
                 self.pool,
@@ -99,13 +102,13 @@ impl Pool {
                 &raw mut len,
             )
         };
-        // SAFETY: the buffer is as the library made it, or null.
+        // SAFETY: the buffer was allocated by the library, or is null.
         unsafe { (library.rados_buffer_free)(reply) };
         checked(notified).map(drop)
     }
 }
 
-/// What handles notifications, and the loss of the watch, on a thread of the library: it must not block.
+/// Handles notifications, and the loss of the watch, on a thread of the library: it must not block.
 struct Context {
     pool: Arc<Pool>,
     object: std::ffi::CString,
@@ -136,7 +139,8 @@ impl Watch {
         let context = Box::into_raw(Box::new(context));
         let mut cookie = 0;
         let watch = pool.library().rados_watch3;
-        // SAFETY: the handle lives, the name ends with 0, and the context lives until the watch has ended.
+        // SAFETY: the handle is alive, the name is null-terminated, and the context is valid until the watch
+        // has ended.
         let watched = unsafe {
             let (object, cookie) = (object.as_ptr(), &raw mut cookie);
             watch(pool.pool, object, cookie, noticed, lost, timeout_seconds, context.cast())
@@ -144,7 +148,7 @@ impl Watch {
         match checked(watched) {
             Ok(_) => Ok(Watch { cookie, context }),
             Err(error) => {
-                // SAFETY: a watch that was refused calls nobody, once what it has begun to call has ended.
+                // SAFETY: a refused watch makes no callbacks, once those already begun have returned.
                 unsafe {
                     (pool.library().rados_watch_flush)(pool.cluster.cluster);
                     drop(Box::from_raw(context));
@@ -157,7 +161,8 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // SAFETY: the context lives until the watch has ended and what it has begun to call has returned: only then it is freed.
+        // SAFETY: the context is valid until the watch has ended and its callbacks have returned: it is freed
+        // only then.
         unsafe {
             let pool = (*self.context).pool.clone();
             let _ = (pool.library().rados_unwatch2)(pool.pool, self.cookie);
@@ -176,10 +181,10 @@ unsafe extern "C" fn noticed(
     _data: *mut c_void,
     _len: usize,
 ) {
-    // SAFETY: the context lives as long as the watch, which is as [`Watch::new`] gave it.
+    // SAFETY: the context is valid as long as the watch, to which [`Watch::new`] passed it.
     let context = unsafe { &*context.cast::<Context>() };
     let (pool, object) = (&context.pool, context.object.as_ptr());
-    // SAFETY: the handle lives, the name ends with 0; it does not wait for the answer.
+    // SAFETY: the handle is alive, the name is null-terminated; the call does not wait for the answer.
     unsafe { (pool.library().rados_notify_ack)(pool.pool, object, notice, cookie, null(), 0) };
     (context.on_notice)();
 }
