@@ -28,12 +28,12 @@ use std::time::{Duration, Instant};
 use wire::scsi::command::Read16;
 
 /// Sessions at once, so that the core finds more than one thing to do in a turn.
-const SESSIONS: usize = 4;
+const SESSIONS: usize = 2;
 /// Commands that each keeps in flight.
 const DEPTHS: [usize; 2] = [1, 32];
 /// Sizes of commands, and how many of each session's are watched, after as many that are not: all data comes
 /// with the command, or some of it is requested by R2T.
-const LOAD: [(usize, usize); 2] = [(4096, 400), (131_072, 48)];
+const LOAD: [(usize, usize); 2] = [(4096, 200), (131_072, 40)];
 /// The LUN that is a file: the space that it takes is measured.
 const FILE: u16 = 2;
 const BLOCK_BYTES: usize = 512;

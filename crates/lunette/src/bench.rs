@@ -116,9 +116,21 @@ pub(crate) struct BenchArguments {
     /// Comma-separated values, a line for each stream; like --json
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     csv: Option<PathBuf>,
+    /// Interval between progress lines where standard error is not a terminal
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = parse_interval)]
+    status_interval: Duration,
     /// Write even to targets that hold data, destroying it
     #[arg(long)]
     yes: bool,
+}
+
+/// A time not shorter than the one between two samples.
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    const LEAST: Duration = Duration::from_millis(100);
+    match parse_duration(text)? {
+        interval if interval < LEAST => Err(format!("`{text}` is too short; choose at least 100ms")),
+        interval => Ok(interval),
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -161,7 +173,10 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
         Some(CpuSource::Admin(client)) => client.is_elsewhere(),
         Some(CpuSource::Process(_)) | None => false,
     };
-    let mut live = LiveDisplay::new(View::new(&job, &names).with_target_elsewhere(is_elsewhere));
+    let mut live = LiveDisplay::new(
+        View::new(&job, &names).with_target_elsewhere(is_elsewhere),
+        arguments.status_interval,
+    );
     let measured = measure(&job, &backends, &names, &watch, &mut |sample| live.observe(sample));
     live.clear();
     let result = measured.map_err(Failure::wrong_input)?;

@@ -1,5 +1,5 @@
-//! The live display of a run: on a terminal a frame redrawn in place, otherwise a line per second. Both go to
-//! standard error, so that standard output holds only the result.
+//! The live display of a run: on a terminal a frame redrawn in place, otherwise a line per second, or as often as asked. Both
+//! go to standard error, so that standard output holds only the result.
 //!
 //! The terminal's mode and cursor are not changed: whatever ends the process, nothing needs to be restored.
 
@@ -12,6 +12,7 @@ pub use view::View;
 use crate::result::Sample;
 use console::Term;
 use std::io;
+use std::time::Duration;
 
 /// Seconds between redraws, slightly less than two samples.
 const REDRAW: f64 = 0.19;
@@ -27,12 +28,17 @@ pub struct LiveDisplay {
     shown: Vec<usize>,
     /// When something was last shown, in seconds since measuring began.
     last: f64,
+    /// Seconds between two lines.
+    interval: f64,
 }
 
 impl LiveDisplay {
-    /// A display that has not shown anything yet.
-    pub fn new(view: View) -> LiveDisplay {
-        LiveDisplay { view, term: Term::buffered_stderr(), shown: Vec::new(), last: f64::NEG_INFINITY }
+    /// A display that has not shown anything yet. Where there is no terminal, it prints a line for each interval, with the means of it.
+    pub fn new(view: View, interval: Duration) -> LiveDisplay {
+        let term = Term::buffered_stderr();
+        let interval = interval.as_secs_f64();
+        let view = if term.is_term() { view } else { view.with_window(interval) };
+        LiveDisplay { view, term, shown: Vec::new(), last: f64::NEG_INFINITY, interval }
     }
 
     /// Receives a sample, and shows it if it is time. The loss of the terminal must not end a run.
@@ -40,12 +46,12 @@ impl LiveDisplay {
         self.view.add(sample);
         let is_due = match self.term.is_term() {
             true => sample.at - self.last >= REDRAW,
-            false => sample.at.floor() > self.last.floor(),
+            false => (sample.at / self.interval).floor() > (self.last / self.interval).floor(),
         };
         if !is_due {
             return;
         }
-        // The first sample comes too early for a per-second line.
+        // The first sample comes too early for a line of its interval.
         let is_first = self.last == f64::NEG_INFINITY;
         self.last = sample.at;
         let _ = match self.term.is_term() {

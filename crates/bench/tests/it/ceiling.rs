@@ -6,6 +6,7 @@ use bench::job::{Job, Poll, Rw, Style};
 use bench::result::Stream;
 use bench::target::{self, Opened, TargetOptions};
 use std::net::TcpStream;
+use std::time::Duration;
 
 fn open(url: &str, job: &Job) -> Opened {
     target::open(url, &TargetOptions::of(job)).unwrap_or_else(|error| panic!("{url}: {error}"))
@@ -20,7 +21,7 @@ fn every_size_and_direction_is_answered_over_every_transport() {
             [(Rw::RandRead, true), (Rw::RandWrite, true), (Rw::RandWrite, false), (Rw::Trim, true)]
         {
             for bs in [512, 4096, 65_536, 262_144] {
-                let job = Job { rw, bs, poll, immediate_data, ..short() };
+                let job = Job { rw, bs, poll, immediate_data, runtime: Duration::from_millis(40), ..short() };
                 let opened = open(&ceiling.urls(0)[transport], &job);
                 assert_eq!((opened.size, opened.block_bytes), (SIZE_BYTES, 512));
                 let result = measure_until(&job, &[opened.backend], |result| result.streams().count() > 0);

@@ -345,7 +345,7 @@ fn help_names_every_option() {
         run(Daemon::command().args(["bench", "--help"]), Duration::from_secs(30)).expect_success("help");
     let options = "--rw --rwmixread --bs --iodepth --numjobs --runtime --ramp --rate --rate-iops --size --offset --verify --seed \
                    --buffer-compress --reads --writes --sgp --bidirectional --cores --poll --header-digest \
-                   --data-digest --no-immediate-data --target-pid --target-admin --admin-ca --json --csv --yes";
+                   --data-digest --no-immediate-data --target-pid --target-admin --admin-ca --json --csv --status-interval --yes";
     for option in options.split_whitespace() {
         assert!(help.contains(option), "{option}:\n{help}");
     }

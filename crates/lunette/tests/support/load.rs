@@ -41,9 +41,11 @@ impl Load {
             "--verify",
             "--yes",
             "--runtime",
-            "1h",
+            "10m",
             "--ramp",
             "0",
+            "--status-interval",
+            "200ms",
         ]);
         command.arg(format!("--json={}", directory.path().join("result").display())).args(options);
         Self { child: spawn(&mut place(command), &output), directory }
@@ -53,31 +55,31 @@ impl Load {
         read_text(&self.directory.path().join("output"))
     }
 
-    /// For how many seconds it has reported that operations ended, and that none did.
-    fn seconds(&self) -> (usize, usize) {
+    /// In how many intervals it has reported that operations ended, and that none did.
+    fn intervals(&self) -> (usize, usize) {
         let output = self.output();
-        let seconds = output.lines().filter(|line| line.contains(" IOPS, "));
-        let (idle, busy): (Vec<&str>, Vec<&str>) = seconds.partition(|line| line.contains(": 0 IOPS, "));
+        let intervals = output.lines().filter(|line| line.contains(" IOPS, "));
+        let (idle, busy): (Vec<&str>, Vec<&str>) = intervals.partition(|line| line.contains(": 0 IOPS, "));
         (busy.len(), idle.len())
     }
 
     /// Waits until it makes progress from here on.
     pub fn get_on(&mut self) {
-        let before = self.seconds().0;
+        let before = self.intervals().0;
         // The first of them may have begun earlier.
         self.wait_until("is stuck", |(busy, _)| busy >= before + 2);
     }
 
     /// Waits until no operation ends any more.
     pub fn stand_still(&mut self) {
-        let before = self.seconds().1;
+        let before = self.intervals().1;
         // The first of them may have begun earlier.
         self.wait_until("continues", |(_, idle)| idle >= before + 2);
     }
 
     fn wait_until(&mut self, otherwise: &str, holds: impl Fn((usize, usize)) -> bool) {
         let start = Instant::now();
-        while !holds(self.seconds()) {
+        while !holds(self.intervals()) {
             self.assert_running();
             assert!(start.elapsed() < PATIENCE, "the load {otherwise}:\n{}", tail(&self.output()));
             std::thread::sleep(Duration::from_millis(20));

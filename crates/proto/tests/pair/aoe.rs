@@ -268,16 +268,27 @@ fn nothing_is_lost_and_hardly_anything_sent_twice() {
     }
 }
 
-/// However badly the pace begins: after as many requests as the target can queue, it is normal.
 #[test]
 fn a_bad_start_is_soon_forgotten() {
+    forget_bad_starts(0..40);
+}
+
+mod soak {
+    #[test]
+    fn a_bad_start_is_soon_forgotten() {
+        super::forget_bad_starts(40..400);
+    }
+}
+
+/// However badly the pace begins: after as many requests as the target can queue, it is normal.
+fn forget_bad_starts(seeds: Range<u64>) {
     const BUFFERS: u16 = 16;
     const COMMANDS: usize = 200;
     /// The time of a request, its execution, and the answer.
     const ROUND_TRIP: Duration = Duration::from_micros(2100);
     /// The longest time before a retransmission.
     const TIMEOUT_MAX: Duration = Duration::from_secs(1);
-    for seed in 0..200 {
+    for seed in seeds {
         let mut user = User::new(INITIATOR, BUFFERS, seed);
         let [lost, delay] = [user.random.below(500), user.random.below(200)];
         user.rig.faults = Faults { lost, delay: Duration::from_millis(delay as u64), ..Faults::default() };

@@ -8,8 +8,8 @@ use crate::result::{CoreLoad, Sample};
 use config::{NbdUrl, Url};
 use std::collections::VecDeque;
 
-/// Seconds over which rates and loads are averaged: the kernel counts a core's time in hundredths of a
-/// second.
+/// Seconds over which rates and loads are averaged by default: the kernel counts a core's time in hundredths of
+/// a second.
 const WINDOW: f64 = 1.0;
 /// Most samples kept.
 const SAMPLES_MAX: usize = 100;
@@ -35,11 +35,13 @@ pub struct View {
     target_elsewhere: bool,
     /// The target is in this process.
     is_local: bool,
-    /// Those of the last second.
+    /// Seconds over which rates and loads are averaged.
+    window: f64,
+    /// Those of the window.
     samples: VecDeque<Sample>,
 }
 
-/// Averages over the last second.
+/// Averages over the window.
 struct Mean {
     iops: f64,
     bytes_per_second: f64,
@@ -60,8 +62,14 @@ impl View {
             spins: job.poll != Poll::Never,
             target_elsewhere: false,
             is_local: !targets.iter().any(|target| Url::is_meant(target) || NbdUrl::is_meant(target)),
+            window: WINDOW,
             samples: VecDeque::new(),
         }
+    }
+
+    /// Averages over this many seconds.
+    pub fn with_window(self, seconds: f64) -> View {
+        View { window: seconds, ..self }
     }
 
     /// Sets whether the target, whose CPU time is known, runs on another machine: then the cores shown are
@@ -74,7 +82,7 @@ impl View {
     pub fn add(&mut self, sample: &Sample) {
         self.samples.push_back(sample.clone());
         while self.samples.len() > SAMPLES_MAX
-            || self.samples.front().is_some_and(|first| first.at <= sample.at - WINDOW)
+            || self.samples.front().is_some_and(|first| first.at <= sample.at - self.window)
         {
             self.samples.pop_front();
         }

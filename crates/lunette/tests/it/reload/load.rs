@@ -11,7 +11,7 @@ use std::fs;
 
 #[test]
 fn load_over_every_transport_notices_nothing_of_many_reloads() {
-    reload_under_load(25);
+    reload_under_load(12);
 }
 
 mod soak {
