@@ -57,7 +57,7 @@ pub struct RemoteOptions {
     pub losses: Arc<AtomicU64>,
 }
 
-/// A unit of another target: what its lanes share.
+/// A unit of another target, as shared by its lanes.
 /// Its fields are each shared on its own: by an atomic, by a lock, or because it never changes.
 pub struct RemoteStore {
     url: Url,

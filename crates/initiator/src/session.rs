@@ -149,7 +149,7 @@ pub enum Refused {
 }
 
 /// A session, and its commands.
-/// Its fields are what outlives connections (the target, the name, the queue), beside the connection that there is.
+/// Its fields are what outlives connections (the target, the name, the queue), and the current connection.
 pub struct Session {
     url: Url,
     options: Options,

@@ -47,9 +47,9 @@ const FILLS_AT_START: usize = 256;
 /// One core's ring and its buffers, with the counts and times of a turn of the loop. It stays on the thread
 /// that opened it.
 ///
-/// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting. (What is
-/// only watched may be.)
-/// Its fields are what one turn of the loop uses, counts and times.
+/// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting. (Descriptors
+/// that are only watched may be.)
+/// Its fields are what one turn of the loop uses, counts and measures.
 pub struct Uring {
     // Dropped first; `drop` has drained it, so the kernel holds no address of what follows.
     ring: IoUring,

@@ -74,7 +74,7 @@ pub(super) struct Worker {
     pub(super) state: State,
 }
 
-/// What changes from turn to turn.
+/// State that changes from turn to turn.
 /// Its fields are read and written by one loop, in every turn.
 pub(super) struct State {
     /// The time of each turn, taken after its completions; it is used for them, and for the submissions that

@@ -25,7 +25,7 @@ const RANGE_BYTES_MAX: u64 = 64 << 20;
 /// The cookie of commands that belong to no operation.
 pub(super) const QUESTION: u32 = u32::MAX;
 
-/// A lane: a session, the operations that it carries out, and what has to be known of the unit before the next one.
+/// A lane: a session, its outstanding operations, and what must be learned about the unit before the next one.
 /// Its fields are what each operation goes through, from the session to the outcome.
 pub(super) struct RemoteLane {
     pub(super) store: Arc<RemoteStore>,
@@ -55,7 +55,7 @@ pub(super) struct RemoteLane {
     pub(super) backoff: Option<Backoff>,
 }
 
-/// An operation under way.
+/// An outstanding operation.
 /// Its fields are copied as a whole, with the slot.
 #[derive(Clone, Copy)]
 struct Flight {

@@ -121,7 +121,7 @@ pub enum Source<'a> {
 }
 
 /// The initiator's end of an AoE session.
-/// Its fields are what the session knows of its target, beside pace, pieces and abandoned writes, which are values of their own.
+/// Its fields are what the session knows about its target; pace, pieces and abandoned writes are separate values.
 pub struct Initiator {
     config: InitiatorConfig,
     phase: Phase,

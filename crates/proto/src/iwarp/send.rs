@@ -30,8 +30,8 @@ const WHOLE_BYTES_MAX: u32 = 256 * 1024;
 /// Segments of an FPDU without markers: start of sum, headers, payload, padding, sum.
 const FPDU_SEGMENTS: usize = 4 + Places::MAX;
 
-/// What is to be sent.
-/// Its fields advance together, with each segment: the queue, the FPDU under way, the numbers of DDP.
+/// Everything to be sent.
+/// Its fields advance together, with each segment: the queue, the current FPDU, the sequence numbers of DDP.
 pub(super) struct Sending {
     /// The start-up frame.
     pub(super) frame: Option<Vec<u8>>,

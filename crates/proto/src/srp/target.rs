@@ -58,7 +58,7 @@ impl TargetConfig {
 }
 
 /// The target's end of one SRP channel.
-/// Its fields advance together, with each information unit: the login's grant, what is in flight, what is to be sent.
+/// Its fields advance together, with each information unit: the login's grant, tasks in flight, and units to be sent.
 pub struct Target {
     config: TargetConfig,
     access: Arc<dyn Access>,

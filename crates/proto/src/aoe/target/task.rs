@@ -228,8 +228,8 @@ impl Tags {
     }
 }
 
-/// What one slot holds: a request from its frame to its answer, and for 5 s after that what a duplicate is recognised by.
-/// Its fields are one request's, from its frame to its answer.
+/// A slot's content: a request from its frame to its answer, and for 5 s after that, what identifies a duplicate.
+/// Its fields belong to one request, from its frame to its answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Task {
     pub generation: u16,

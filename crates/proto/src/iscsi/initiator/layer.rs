@@ -34,7 +34,7 @@ const LOGOUT_SLOT: u16 = 0xff82;
 /// The task tag of all login requests.
 pub(super) const LOGIN_TAG: u32 = 0xff83;
 
-/// The iSCSI layer of one connection, initiator's side.
+/// The iSCSI layer of one connection, on the initiator's side.
 /// Its fields are what all types of PDUs share: sequence numbers, negotiated keys, the queue.
 pub(crate) struct Layer {
     pub(crate) config: InitiatorConfig,

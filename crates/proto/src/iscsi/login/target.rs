@@ -14,7 +14,7 @@ use wire::iscsi::{LoginRequest, LoginStatus, Stage};
 use wire::shown;
 
 /// The login of one connection, fed with login requests until one reply closes it or ends it.
-/// Its fields live as long as the login: what lasts is in the grant and the values.
+/// Its fields are needed only during the login: what lasts is in the grant and the values.
 pub struct TargetLogin {
     access: Arc<dyn Access>,
     from: SocketAddr,

@@ -33,8 +33,8 @@ const CONTROL_BYTES_MAX: usize = 64 * 1024;
 const LOGIN_TEXT_MAX: u32 = 8192;
 
 /// The iSCSI layer of one connection.
-/// Its fields are RFC 7143's state of a session and of its one connection, which all types of PDUs read and advance. What has rules
-/// of its own (transfers, functions, immediate data) is a value in it.
+/// Its fields are RFC 7143's state of a session and of its one connection, which all types of PDUs read and advance.
+/// State with its own rules (transfers, functions, immediate data) is in values of its own.
 pub(crate) struct Layer {
     pub config: TargetConfig,
     pub(super) access: Arc<dyn Access>,

@@ -46,7 +46,7 @@ impl Push {
 }
 
 /// One command in flight: a slot of a fixed table, copied as a whole.
-/// Its fields are the counters that RFC 7143 keeps for each command in both directions, flat, so that a slot is as small as can be.
+/// Its fields are RFC 7143's counters for a command in both directions, flat to keep slots as small as possible.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Task {
     pub generation: u16,

@@ -170,8 +170,8 @@ impl Buffer {
     }
 }
 
-/// One command in flight: a slot of a fixed table, with the command's two buffers and how far each has moved.
-/// Its fields are one command's, from its information unit to its response.
+/// One command in flight: a slot of a fixed table, with the command's two buffers and the progress of each.
+/// Its fields belong to one command, from its information unit to its response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Task {
     pub generation: u16,
