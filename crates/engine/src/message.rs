@@ -172,7 +172,7 @@ pub(crate) enum Message<I: Io = Uring> {
     ChangeEnded,
     /// Get ready to serve this unit, which no session sees yet.
     AddUnit {
-        /// The unit, as it is on this core.
+        /// The unit on this core.
         unit: Box<NewUnit<I>>,
         /// Notified when that is done.
         done: Done,

@@ -45,7 +45,7 @@ const PROBE: Duration = Duration::from_secs(10);
 pub struct RemoteOptions {
     /// The sessions.
     pub initiator: Options,
-    /// The block size that the unit must have; `None`: whatever it has.
+    /// The block size that the unit must have; `None`: any.
     pub block_bytes: Option<u32>,
     /// Writes are not allowed.
     pub read_only: bool,

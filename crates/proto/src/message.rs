@@ -205,6 +205,6 @@ pub trait MessageMachine {
     /// When `tick` has to be called next, if nothing else happens.
     fn deadline(&self) -> Option<Time>;
 
-    /// The deadline has come.
+    /// The deadline has been reached.
     fn tick(&mut self, now: Time);
 }

@@ -212,7 +212,7 @@ pub trait StreamMachine {
     /// When `tick` has to be called next, if nothing else happens.
     fn deadline(&self) -> Option<Time>;
 
-    /// The deadline has come.
+    /// The deadline has been reached.
     fn tick(&mut self, now: Time);
 }
 

@@ -22,7 +22,7 @@ impl Bounded {
         self.begin(work)?.recv_timeout(self.patience).ok()
     }
 
-    /// Begins it without waiting for the result; `None`: so much hangs already that it was not begun.
+    /// Begins it without waiting for the result; `None`: not begun, since too much hangs already.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -29,7 +29,7 @@ const TASKS_AT_START: usize = 128;
 pub(super) enum Rest {
     /// With the result of its last step.
     Event(Event),
-    /// With a step still to be done.
+    /// With a step that has yet to be done.
     Step(Step),
 }
 
@@ -207,7 +207,7 @@ mod tests {
             assert!(budget.left() >= TURN_BYTES / 2);
         }
         assert!(worked <= 100 * TURN_BYTES / 2 + stretch && worked >= 99 * TURN_BYTES / 2);
-        // A lane that is alone has all of it.
+        // A lane that is alone gets all of it.
         next(&mut budget);
         budget.refill();
         assert!(budget.may_work());

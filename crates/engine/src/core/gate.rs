@@ -44,7 +44,7 @@ pub(super) struct Gate {
     running: u32,
     /// Tasks that wait, oldest first.
     waiting: VecDeque<Key>,
-    /// The state of a turn that this core has asked for.
+    /// The state of a turn that this core has requested.
     turn: Turn,
 }
 
@@ -59,14 +59,14 @@ enum Turn {
 /// The home's side of a unit's gates.
 #[derive(Debug, Default)]
 pub(super) struct GateHome {
-    /// Cores that asked for a turn, oldest first; it is the first one's turn.
+    /// Cores that requested a turn, oldest first; it is the first one's turn.
     asking: VecDeque<usize>,
     /// How many cores have yet to report that they hold.
     awaited: usize,
 }
 
 impl GateHome {
-    /// Whether no core has asked for a turn.
+    /// Whether no core has requested a turn.
     pub(super) fn is_idle(&self) -> bool {
         self.asking.is_empty()
     }

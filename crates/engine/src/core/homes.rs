@@ -15,7 +15,7 @@ pub(super) struct HomeUnit {
     home: Home,
     /// Its side of the unit's gates.
     pub(super) gates: GateHome,
-    /// How far the unit's removal has come at its home.
+    /// How far the unit's removal has progressed at its home.
     pub(super) farewell: Farewell,
     queue: VecDeque<(Origin, HomeRequest)>,
     current: Option<Current>,

@@ -1,4 +1,4 @@
-//! What a core knows of logical units. All cores use the same numbers for them.
+//! What a core knows about logical units. All cores use the same numbers for them.
 
 use super::buffer::Held;
 use super::gate::Gate;

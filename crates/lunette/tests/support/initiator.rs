@@ -498,7 +498,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Sends a PDU as it is, with its length and digests.
+    /// Sends a PDU unchanged, with its length and digests.
     pub fn send(&mut self, pdu: &Pdu) -> Result<()> {
         let mut header = pdu.header;
         let len = u32::try_from(pdu.data.len()).expect("a data segment fits");

@@ -375,7 +375,7 @@ impl Initiator {
         Some(self.timer.map_or(phase, |timer| timer.min(phase)))
     }
 
-    /// The deadline has come, and everything that arrived until then was received.
+    /// The deadline has been reached, and everything that arrived until then was received.
     pub fn tick(&mut self, now: Time) {
         match self.phase {
             Phase::Login { deadline } if now >= deadline => {

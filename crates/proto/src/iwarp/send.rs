@@ -25,7 +25,7 @@ const FPDU_BYTES: usize = 20 + HEADER_BYTES_MAX + 3 + 4;
 /// each.
 const SENT_HEADERS_MAX: usize = 16 * 1024;
 /// A message in progress is not interrupted by the end of a batch when it is no longer than this: neither is
-/// a burst of iSCSI, and the other half would cost a send and receives of its own.
+/// a burst of iSCSI, and the other half would cost its own send and receives.
 const WHOLE_BYTES_MAX: u32 = 256 * 1024;
 /// Segments of an FPDU without markers: start of sum, headers, payload, padding, sum.
 const FPDU_SEGMENTS: usize = 4 + Places::MAX;

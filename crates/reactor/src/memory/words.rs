@@ -36,7 +36,7 @@ impl Deref for Words {
 
     #[inline]
     fn deref(&self) -> &[AtomicU32] {
-        // SAFETY: `new` mapped at least so many words, aligned to a page and all zero, which is a value of AtomicU32; they stay
+        // SAFETY: `new` mapped at least this many words, aligned to a page and all zero, which is a value of AtomicU32; they stay
         // mapped until the table is dropped, and nobody else has a pointer to them.
         unsafe { std::slice::from_raw_parts(self.base, self.count) }
     }

@@ -179,7 +179,7 @@ impl Receiver {
         }
     }
 
-    /// A body has come.
+    /// A body has arrived.
     fn note_body(&mut self, len: u32) {
         let is_bulk = len >= BULK_BYTES_MIN;
         self.bulk = if is_bulk { SMALL_BODIES } else { self.bulk.saturating_sub(1) };

@@ -178,7 +178,7 @@ impl Exec {
         }
     }
 
-    /// An ending as it is reported to a nexus that uses ATA.
+    /// An ending as reported to a nexus that uses ATA.
     fn with_ata_registers(&self, ending: Ending) -> Ending {
         if matches!(self.program, Program::Order(_)) {
             return ending;

@@ -324,7 +324,7 @@ impl Who {
         self.is(nexus.id, &nexus.transport_id, nexus.target_port)
     }
 
-    /// The same by what reservations know of it.
+    /// The same for a nexus as identified in reservations.
     pub(crate) fn is_of(&self, nexus: &NexusIdentity) -> bool {
         self.is(nexus.nexus, &nexus.transport_id, nexus.target_port)
     }

@@ -109,7 +109,7 @@ impl News {
     pub(crate) fn refusal(&self, from: &NexusIdentity, ports: PortNames<'_>) -> Option<Check> {
         let saved = u64::try_from(self.last.len()).unwrap_or(u64::MAX);
         if from.known_news < self.count.saturating_sub(saved) {
-            // One that is no longer saved may have been for its sender.
+            // A unit attention that is no longer saved may have been for its sender.
             return Some(Check::ACCESS_STATE_TRANSITION);
         }
         let is_meant = |report: &&Report| match report.attention {

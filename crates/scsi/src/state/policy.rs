@@ -1,4 +1,4 @@
-//! What every core knows of a unit: an immutable snapshot, published by the unit's home and replaced as a
+//! What every core knows about a unit: an immutable snapshot, published by the unit's home and replaced as a
 //! whole.
 
 use crate::state::encoding;

@@ -6,7 +6,7 @@ use wire::scsi::AccessState;
 use wire::scsi::access_state::status_code;
 use wire::scsi::parameters::SetPortGroup;
 
-/// A target port group as it is configured.
+/// A target port group as configured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortGroup {
     /// TARGET PORT GROUP.

@@ -5,7 +5,7 @@ use crate::calls::{Call, Work};
 use scsi::storage::Found;
 use std::sync::{Arc, OnceLock, mpsc};
 
-/// The most bytes of one query: an OSD is asked for each object that may be there.
+/// The most bytes of one query: an OSD is queried for each object that may exist.
 const WINDOW_BYTES: u64 = 256 << 20;
 
 /// What the thread has to find, and with which image.

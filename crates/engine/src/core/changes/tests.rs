@@ -464,7 +464,7 @@ fn functions_reach_what_was_begun_on_a_lun_that_goes() {
         // The other unit answers after it.
         report(&mut initiator, 0);
         assert!(!initiator.has_ended(asked), "function {function} is done, and the task may still write");
-        // What is under way is still done, but not reported.
+        // What is under way is still executed, but not reported.
         stores[1].wait_for_cancel(1);
         stores[1].release();
         assert_eq!(initiator.complete(asked).expect("an answer").status, GOOD);

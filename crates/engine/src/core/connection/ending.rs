@@ -272,7 +272,7 @@ impl<I: Io> Core<I> {
         self.answer_closing();
     }
 
-    /// The connection has ended on this core, with nothing of it under way.
+    /// The connection has ended on this core, with nothing under way.
     pub(in crate::core) fn remove_connection(&mut self, key: Key) -> Option<Connection> {
         self.units.iter_mut().for_each(|unit| unit.unsent.retain(|(other, _)| *other != key));
         let conn = self.connections.remove(key)?;

@@ -22,7 +22,7 @@ pub(super) enum Plan {
     Trim { ranges: u32, most: u32 },
     /// SET FEATURES with this feature.
     Feature(u8),
-    /// An ATA command, as it is.
+    /// An ATA command, unchanged.
     Ata(PassThrough),
     /// A command of AoE that is not ATA.
     Order(Asked),

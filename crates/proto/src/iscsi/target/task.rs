@@ -53,7 +53,7 @@ pub(crate) struct Task {
     pub used: bool,
     pub immediate: bool,
     pub bidirectional: bool,
-    /// The engine knows of it.
+    /// The engine knows about it.
     pub given: bool,
     pub initiator_task_tag: u32,
     pub lun: u64,

@@ -77,7 +77,7 @@ pub enum Reaction {
     /// A Reject PDU; the PDU is discarded and the connection continues.
     Reject(RejectReason),
     /// The task ends with CHECK CONDITION, ABORTED COMMAND and this additional sense code and qualifier
-    /// (section 11.4.7.2), once all its data has come.
+    /// (section 11.4.7.2), once all its data has arrived.
     EndTask(u8, u8),
     /// The connection, and with it the session, is dropped.
     Drop,

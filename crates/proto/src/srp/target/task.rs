@@ -16,7 +16,7 @@ const DESCRIPTORS_KEPT: usize = 32;
 /// Length of a memory descriptor.
 pub(super) const DESCRIPTOR_BYTES: u32 = 16;
 
-/// How far a task has come.
+/// The progress of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stage {
     /// Its descriptor tables, or those of one before it, are still being read: the engine does not have it.

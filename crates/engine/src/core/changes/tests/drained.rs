@@ -58,7 +58,7 @@ fn a_session_that_does_not_log_out_in_time_is_ended() {
     let mut lingers = session(second, "x", 2);
     change(&mut daemon, &with("drain = '1s'")).expect("it changes");
     assert_eq!(event(&mut lingers), "asynchronous event 1");
-    // It goes on as if nothing had been requested, until it cannot.
+    // It continues as if nothing had been requested, until it cannot.
     while lingers.read(0, &[0; 6], 0).is_ok() {}
     daemon.stop().expect("every core ends in order");
 }
