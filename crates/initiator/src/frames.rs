@@ -89,7 +89,7 @@ impl Frames {
     }
 
     /// The watch of the socket has ended.
-    pub(crate) fn came(&mut self) {
+    pub(crate) fn watch_ended(&mut self) {
         self.is_watched = false;
         self.is_woken = true;
     }

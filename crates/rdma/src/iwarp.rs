@@ -87,7 +87,7 @@ impl<M: MessageMachine> Channel<M> {
 
     /// The end that accepted the TCP connection; the machine decides whether it accepts it.
     pub fn responder(config: Config, machine: M, now: Time) -> Channel<M> {
-        Channel::asked_by(QueuePair::responder(config, now), machine)
+        Channel::accepting(QueuePair::responder(config, now), machine)
     }
 
     /// The parameters agreed on by both ends, while connected.
@@ -103,7 +103,7 @@ impl<M: MessageMachine> Channel<M> {
 
 impl<M: MessageMachine, P: Provider> Channel<M, P> {
     /// The end from which a peer requests a connection; the machine decides whether to accept it.
-    pub fn asked_by(pair: P, machine: M) -> Channel<M, P> {
+    pub fn accepting(pair: P, machine: M) -> Channel<M, P> {
         Channel::new(pair, machine, Phase::Listening, ReceiveBuffers::new(true))
     }
 

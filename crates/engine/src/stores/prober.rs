@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    fn looked_after(name: &str, store: Arc<dyn Store>) -> Watched {
+    fn watched_store(name: &str, store: Arc<dyn Store>) -> Watched {
         Watched {
             name: name.into(),
             unit: 0,
@@ -265,7 +265,7 @@ mod tests {
 
     fn watched() -> (Arc<Moody>, Watched) {
         let store = Arc::new(Moody(Mutex::new(Ok(None)), AtomicU64::new(0)));
-        (store.clone(), looked_after("db", store))
+        (store.clone(), watched_store("db", store))
     }
 
     #[test]
@@ -338,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_hangs_keeps_no_other_from_being_looked_after() {
+    fn a_store_that_hangs_keeps_no_other_from_being_watched_store() {
         let (looks, looked) = mpsc::channel();
         let (release, until) = mpsc::channel::<()>();
         let home = reactor::mailbox::mesh::<Message>(1).unwrap();
         let watch = |name: &'static str, until| {
             let store = Arc::new(Hanging { looks: looks.clone(), name, until });
-            let watched = looked_after(name, store);
+            let watched = watched_store(name, store);
             let watch = start(watched, home[0].sender(0)).unwrap();
             watch.begin();
             watch

@@ -57,11 +57,11 @@ impl DeviceChannel {
         let carried = match is_srp {
             false => {
                 let target = IserTarget::new(iscsi, pair.depths().receives, access, from, portal, now);
-                Carried::Iser(Box::new(Channel::asked_by(pair, target)))
+                Carried::Iser(Box::new(Channel::accepting(pair, target)))
             }
             true => {
                 let target = SrpTarget::new(srp, access, from, portal, now);
-                Carried::Srp(Box::new(Channel::asked_by(pair, target)))
+                Carried::Srp(Box::new(Channel::accepting(pair, target)))
             }
         };
         DeviceChannel { carried, events: 0 }

@@ -89,7 +89,7 @@ impl Link {
     pub(super) fn received<I: Io>(&mut self, io: &mut I, result: Result<u32, Errno>) {
         match &mut self.road {
             Road::Stream { stream, .. } => stream.received(io, result),
-            Road::Frames(frames) => frames.came(),
+            Road::Frames(frames) => frames.watch_ended(),
         }
     }
 

@@ -152,7 +152,7 @@ fn a_reader_that_never_reads_costs_bounded_memory() {
         let mut initiator =
             Initiator::login(&scene.url, &Login::named(&format!("slow{number}"))).expect("login");
         initiator.ready(scene.url.lun).expect("the unit is ready");
-        ask_without_reading(&initiator, scene.url.lun);
+        read_without_receiving(&initiator, scene.url.lun);
         slow.push(initiator);
     }
     scene.is_well();
@@ -318,7 +318,7 @@ fn readers_that_never_read_leave_buffers_for_others() {
         .map(|n| {
             let mut initiator = Initiator::login(&url, &Login::named(&format!("slow{n}"))).expect("login");
             initiator.ready(url.lun).expect("ready");
-            ask_without_reading(&initiator, url.lun);
+            read_without_receiving(&initiator, url.lun);
             initiator
         })
         .collect();
@@ -334,7 +334,7 @@ fn readers_that_never_read_leave_buffers_for_others() {
 }
 
 /// READs of 256 KiB, as many as the target's window and the socket allow; their answers are never read.
-fn ask_without_reading(initiator: &Initiator, lun: u16) {
+fn read_without_receiving(initiator: &Initiator, lun: u16) {
     let mut stream = initiator.stream();
     stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
     for number in 0..4096 {

@@ -196,7 +196,7 @@ fn a_window_is_what_there_is_room_for() {
 
 /// Sends this many WRITEs without data, and answers no R2T. When this returns, the target has requested all
 /// that it has buffers for.
-fn ask_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
+fn write_without_data(initiator: &mut Initiator, url: &Url, commands: u32) {
     begin_writes(initiator, url, commands, 0x80);
     while initiator.receive().expect("an R2T or an answer").opcode() != 0x22 {}
 }
@@ -249,7 +249,7 @@ fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs()
     };
     let asked = |n: u32| {
         let mut initiator = session(&own, &format!("mute{n}"));
-        ask_in_vain(&mut initiator, &own, 3);
+        write_without_data(&mut initiator, &own, 3);
         initiator
     };
     let asking: Vec<Initiator> = (0..180).map(asked).collect();
@@ -272,7 +272,7 @@ fn who_keeps_back_data_on_one_unit_keeps_nobody_from_another() {
     let daemon = Daemon::serve(["--cores", "0", "--lun", "ram:1M", "--lun", &spec]);
     let (own, file) = (daemon.lun(0), daemon.lun(1));
     let mut mute: Vec<Initiator> = (0..24).map(|n| session(&own, &format!("mute{n}"))).collect();
-    mute.iter_mut().for_each(|initiator| ask_in_vain(initiator, &own, 64));
+    mute.iter_mut().for_each(|initiator| write_without_data(initiator, &own, 64));
     let mut other = session(&file, "other");
     for (lun, bytes) in [(file.lun, PIECE), (file.lun, 2 * PIECE), (own.lun, PIECE), (own.lun, 2 * PIECE)] {
         let blocks = bytes as u32 / BLOCK_BYTES;

@@ -319,7 +319,7 @@ impl Initiator {
         let (Some(task), Some(identity)) = (self.tasks.get(id).copied(), &self.identity) else { return };
         let Plan::Look { is_fresh, .. } = task.plan else { return };
         let Some(extents) = self.tasks.extents(id) else { return };
-        let plan = translate::looked(&task.request.cdb, list, identity, is_fresh, extents);
+        let plan = translate::with_parameters(&task.request.cdb, list, identity, is_fresh, extents);
         self.made.clear();
         if let Some(task) = self.tasks.get(id) {
             task.replan(plan);
@@ -384,7 +384,7 @@ impl Initiator {
             }
             Phase::Full if now >= self.quiet_since.after(self.config.idle) => {
                 self.quiet_since = now;
-                self.ask_for_life();
+                self.query_target();
             }
             Phase::Login { .. } | Phase::Full => {}
             Phase::Over => return,
@@ -394,7 +394,7 @@ impl Initiator {
         }
     }
 
-    fn ask_for_life(&mut self) {
+    fn query_target(&mut self) {
         if !self.is_asking {
             (self.is_asking, self.errand) = (true, Some(Kind::Query));
         }
@@ -432,7 +432,7 @@ impl Initiator {
             self.end(task, Some(order::no_match()));
         }
         if is_tested {
-            self.ask_for_life();
+            self.query_target();
         }
         if let Some(sent_at) = late {
             self.pace.lost(sent_at, now);

@@ -47,7 +47,7 @@ pub(super) fn plan(
 }
 
 /// How to carry out a command whose data-out was interpreted; what it trims goes to `extents`.
-pub(super) fn looked(
+pub(super) fn with_parameters(
     cdb: &Cdb,
     list: &[u8],
     identity: &IdentifyData,

@@ -193,7 +193,7 @@ impl Target {
             (task.tag, task.sol_not, Residual::new(task.command.as_ref(), &ending));
         let credits = self.credits(1);
         let sense = ending.sense.as_ref().map_or(&[][..], Sense::as_bytes);
-        let is_solicited = asks_notice(sol_not, ending.status == GOOD);
+        let is_solicited = wants_notification(sol_not, ending.status == GOOD);
         let response = Response {
             opcode: Opcode::RESPONSE,
             sol_not: if is_solicited { SOLICITED } else { 0 },
@@ -219,7 +219,7 @@ impl Target {
 
     fn post_answer(&mut self, answer: Answered, to: &mut dyn Post) -> Next {
         let credits = self.credits(1);
-        let is_solicited = asks_notice(answer.sol_not, answer.code == ResponseCode::COMPLETE);
+        let is_solicited = wants_notification(answer.sol_not, answer.code == ResponseCode::COMPLETE);
         let response = Response {
             opcode: Opcode::RESPONSE,
             sol_not: if is_solicited { SOLICITED } else { 0 },
@@ -312,7 +312,7 @@ fn join<'a>(head: &[u8], tail: &[u8], unit: &'a mut [u8]) -> &'a [u8] {
 }
 
 /// Whether the initiator requested solicited notification for such an end.
-fn asks_notice(sol_not: u8, is_success: bool) -> bool {
+fn wants_notification(sol_not: u8, is_success: bool) -> bool {
     let asked = if is_success { srp::Command::SUCCESS_SOLICITED } else { srp::Command::FAILURE_SOLICITED };
     sol_not & asked != 0
 }
