@@ -440,7 +440,9 @@ impl<I: Io> Gateway<I> {
         if machine.has_withdrawn() {
             return Step::End;
         }
-        Step::Wait(machine.wake_at().saturating_sub(now).min(GLANCE))
+        let wait = machine.wake_at().saturating_sub(now).min(GLANCE);
+        // What is overdue and not done now waits for the home, whose answer is an event.
+        Step::Wait(if wait.is_zero() { GLANCE } else { wait })
     }
 
     /// Handles an event.
