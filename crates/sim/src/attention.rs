@@ -23,6 +23,8 @@ pub(crate) struct Attentions {
     sessions: Vec<Session>,
     /// When each change of the LUNs of all initiators began and ended.
     changes: Vec<(Time, Option<Time>)>,
+    /// There are others than initiators that cause some.
+    has_others: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +61,12 @@ impl Attentions {
     pub(crate) fn new(initiators: usize, units: usize) -> Attentions {
         let (owed, reported) = (vec![None; units], vec![Time(0); units]);
         let session = Session { since: None, owed, reported, causes: vec![Vec::new(); units], changes: 0 };
-        Attentions { sessions: vec![session; initiators], changes: Vec::new() }
+        Attentions { sessions: vec![session; initiators], changes: Vec::new(), has_others: false }
+    }
+
+    /// The same where gateways change what units are like.
+    pub(crate) fn of_gateways(self) -> Attentions {
+        Attentions { has_others: true, ..self }
     }
 
     /// An initiator has a new session, which it requested at `asked`: each unit owes it one.
@@ -168,6 +175,9 @@ impl Attentions {
         let of_code = causes.iter().enumerate().filter(|(_, cause)| cause.code == code);
         let first = of_code.min_by_key(|(_, cause)| cause.end);
         let Some((first, _)) = first else {
+            if self.has_others {
+                return Ok(());
+            }
             return Err(format!(
                 "unit {unit} reports unit attention {code:04x} to initiator {initiator} that nothing has caused, or twice"
             ));

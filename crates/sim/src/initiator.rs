@@ -6,8 +6,10 @@ pub(crate) mod carrier;
 mod functions;
 pub(crate) mod link;
 mod memory;
+mod nexuses;
 mod orders;
 mod others;
+mod paths;
 mod tables;
 mod verdict;
 
@@ -19,15 +21,15 @@ use crate::limits::Meter;
 use crate::net::Shared;
 use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
 use crate::reservations::{Reservations, Verdict};
-use carrier::Carrier;
+use crate::truth::Truth;
 use link::Link;
 use memory::parts;
-use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Request};
-use proto::iscsi::login::{Digests, Offers, Plan};
+use nexuses::Paths;
+use proto::iscsi::initiator::{Completion, Event, Request};
+use proto::iscsi::login::{Digests, Offers};
 use proto::services::{Attribute, FunctionId, TaskId};
 use proto::time::Time;
-use reactor::crc::crc32c;
-use reactor::io::{self, Handle, Io, Tag, Wait};
+use reactor::io::{self, Handle, Io, Wait};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -55,13 +57,15 @@ const ATTENTION_WORD: &str = "unit attention";
 const CONFLICT_WORD: &str = "reservation conflict";
 const MISCOMPARE_WORD: &str = "miscompare";
 const ILLEGAL_WORD: &str = "illegal request";
+const STANDBY_WORD: &str = "a port that is not active";
 /// The reason why the initiator itself drops a working connection.
 const RETURN: &str = "it comes back on another connection";
 
 /// The target as an initiator sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    pub(crate) portal: SocketAddr,
+    /// Of the gateways that share them, where there are several.
+    pub(crate) portals: Rc<[SocketAddr]>,
     pub(crate) target: String,
     pub(crate) units: usize,
     pub(crate) blocks: u32,
@@ -71,6 +75,8 @@ pub(crate) struct Place {
     pub(crate) fragile: Rc<[bool]>,
     /// Nothing goes wrong there, and nothing is slow: no command takes longer than [`CALM`].
     pub(crate) is_calm: bool,
+    /// What is known of gateways that share them.
+    pub(crate) truth: Option<Rc<RefCell<Truth>>>,
 }
 
 /// How an initiator behaves: odds in 1000 at each of its turns.
@@ -186,12 +192,14 @@ pub(crate) struct Initiator {
     /// Total blocks of its commands.
     pub(crate) blocks: u64,
     net: Shared,
+    /// Its nexus: a number for each gateway.
     index: usize,
     registers: Rc<RefCell<Registers>>,
     attentions: Rc<RefCell<Attentions>>,
     meter: Rc<RefCell<Meter>>,
     reservations: Rc<RefCell<Vec<Reservations>>>,
     place: Place,
+    paths: Paths,
     habits: Habits,
     protocol: Protocol,
     offers: Offers,
@@ -254,6 +262,7 @@ impl Initiator {
             attentions,
             reservations,
             meter,
+            paths: Paths::new(place.portals.len()),
             place,
             habits,
             protocol,
@@ -347,7 +356,10 @@ impl Initiator {
         if kind == CONNECT {
             match completion.result {
                 Ok(socket) => self.connected(Handle(socket as i32)),
-                Err(_) => self.state = State::Away,
+                Err(_) => {
+                    self.state = State::Away;
+                    self.may_change_paths(false);
+                }
             }
             return;
         }
@@ -355,35 +367,6 @@ impl Initiator {
         if let Some(link) = link {
             link.completed(&mut self.kernel, kind, completion.result);
         }
-    }
-
-    fn connect(&mut self) {
-        self.links += 1;
-        self.connecting = self.kernel.now();
-        self.state = State::Connecting;
-        self.kernel.connect(self.place.portal, Tag(self.links << 2 | CONNECT));
-    }
-
-    fn connected(&mut self, socket: Handle) {
-        let plan = Plan {
-            initiator: format!("iqn.2026-11.io.lunette:initiator-{}", self.host),
-            alias: None,
-            target: Some(self.place.target.clone()),
-            isid: [0x80, 0, 0, 0, 0, 1],
-            chap: None,
-            offers: self.offers,
-            text_bytes: 8192,
-        };
-        let config = InitiatorConfig {
-            plan,
-            queue_depth: self.habits.depth,
-            login_within: Duration::from_secs(6),
-            idle: Duration::from_secs(5),
-            crc32c,
-        };
-        self.state = State::Connected;
-        let machine = Carrier::new(self.protocol, config, self.host, socket, &mut self.kernel);
-        self.link = Some(Link::new(machine, self.links, socket));
     }
 
     fn feed(&mut self) -> Result<(), String> {
@@ -469,6 +452,9 @@ impl Initiator {
         self.commands += 1;
         self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
         let (outcome, fate) = self.verdict(&task, &completion)?;
+        if matches!(outcome, STANDBY_WORD | FAILED_WORD) {
+            self.may_change_paths(true);
+        }
         if outcome == GOOD_WORD && matches!(task.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) {
             self.meter.borrow_mut().ends(now, task.unit)?;
         }
@@ -495,7 +481,8 @@ impl Initiator {
         let mut attentions = self.attentions.borrow_mut();
         match outcome {
             GOOD_WORD if is_last => attentions.done(task.began, self.index, task.unit)?,
-            GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD | MISCOMPARE_WORD => {}
+            GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD | MISCOMPARE_WORD
+            | STANDBY_WORD => {}
             ATTENTION_WORD => {
                 let code = orders::additional_code(completion);
                 self.note(&[9, u64::from(code)], || {
@@ -589,6 +576,7 @@ impl Initiator {
         if !is_left_open {
             self.cut();
         }
+        self.may_change_paths(false);
         Ok(())
     }
 
@@ -611,6 +599,9 @@ impl Initiator {
             return self.lost("a function takes too long");
         }
         self.abort_late(now);
+        if self.paths.is_left() {
+            return self.leave_path();
+        }
         match self.aim {
             Aim::Work => self.work(),
             Aim::Settle => Ok(()),
@@ -658,7 +649,11 @@ impl Initiator {
             self.function(unit, function, None);
         }
         let room = usize::from(habits.depth).saturating_sub(self.tasks.len());
-        let begins = if room == 0 { 0 } else { self.net.borrow_mut().rng.usize(0..=room.min(8)) };
+        let begins = if room == 0 || self.waits_for_gateway() {
+            0
+        } else {
+            self.net.borrow_mut().rng.usize(0..=room.min(8))
+        };
         for _ in 0..begins {
             if !self.is_calm() && dice(habits.others) { self.begin_other() } else { self.begin() }
         }

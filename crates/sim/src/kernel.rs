@@ -14,7 +14,10 @@ use reactor::memory::{Arena, LARGE_BYTES, Loan, Region};
 use reactor::neighbours::Neighbours;
 use reactor::wake::Waker;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use wire::{Places, Span};
 
@@ -47,10 +50,15 @@ pub struct Kernel {
     first_serial: u32,
     requests: Vec<Slot>,
     free: Vec<u32>,
+    /// Those that watch a descriptor, and what the system says of each.
+    watched: Vec<Request>,
+    infos: BTreeMap<i32, File>,
     ready: Vec<Completion>,
     waker: Option<Waker>,
     /// Corrupts this many in 1000 of the pieces it sends.
     pub(crate) lies: u32,
+    /// Who watches is woken by what the watched descriptor gets, and not from time to time.
+    pub(crate) is_exact: bool,
     neighbours: Neighbours,
 }
 
@@ -78,6 +86,10 @@ enum Job {
         sent: u32,
     },
     Watch,
+    /// Until it is readable.
+    Readable {
+        descriptor: Handle,
+    },
     /// Frames on a line.
     Frames {
         line: Handle,
@@ -128,9 +140,12 @@ impl Kernel {
             first_serial: lives << 20,
             requests: Vec::new(),
             free: Vec::new(),
+            watched: Vec::new(),
+            infos: BTreeMap::new(),
             ready: Vec::new(),
             waker,
             lies: 0,
+            is_exact: false,
             neighbours: Neighbours::default(),
         }
     }
@@ -140,14 +155,37 @@ impl Kernel {
         self.used += time;
     }
 
-    fn begin(&mut self, tag: Tag, job: Job, after: Duration) {
+    fn enter(&mut self, tag: Tag, job: Job) -> Request {
         let slot = self.free.pop().unwrap_or(self.requests.len() as u32);
         if slot as usize == self.requests.len() {
             self.requests.push(Slot { serial: self.first_serial, tag, job: Job::None });
         }
         let entry = &mut self.requests[slot as usize];
         (entry.tag, entry.job) = (tag, job);
-        let request = Request { slot, serial: entry.serial };
+        Request { slot, serial: entry.serial }
+    }
+
+    /// Wakes who watches a descriptor that is readable by now.
+    pub(crate) fn look_at_watched(&mut self) {
+        let (requests, infos, host) = (&self.requests, &mut self.infos, self.host);
+        let net = &mut *self.net.borrow_mut();
+        self.watched.retain(|request| {
+            let entry = &requests[request.slot as usize];
+            let Job::Readable { descriptor } = entry.job else { return false };
+            if entry.serial != request.serial {
+                return false;
+            }
+            let is_ready = is_readable(infos.entry(descriptor.0).or_insert_with(|| info_of(descriptor)));
+            if is_ready {
+                let at = net.now.after(net.nanos(1_000, 20_000));
+                net.at(at, Event::Go { host, request: *request });
+            }
+            !is_ready
+        });
+    }
+
+    fn begin(&mut self, tag: Tag, job: Job, after: Duration) {
+        let request = self.enter(tag, job);
         if after.is_zero() {
             return self.go(request);
         }
@@ -169,7 +207,7 @@ impl Kernel {
             }
             Job::Receive { socket, into } => self.receive_now(socket, into, request),
             Job::Send { socket, from, sent } => self.send_on(socket, from, sent, request),
-            Job::Watch | Job::Room => Some(Ok(0)),
+            Job::Watch | Job::Room | Job::Readable { .. } => Some(Ok(0)),
             Job::Frames { line } => self.frames_now(line, request),
             Job::Unwatched => Some(Err(ECANCELED)),
             Job::Read { file, at, into } => Some(self.read_now_from(file, at, into)),
@@ -279,6 +317,19 @@ impl Kernel {
             self.arena.unlend(span, loan);
         }
     }
+}
+
+/// Whether an event is readable, by what the system says of its descriptor (eventfd(2)).
+fn is_readable(info: &File) -> bool {
+    let mut text = [0; 256];
+    let len = info.read_at(&mut text, 0).expect("a descriptor that is open");
+    let text = str::from_utf8(&text[..len]).unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("eventfd-count:"));
+    count.is_some_and(|count| count.trim() != "0")
+}
+
+fn info_of(descriptor: Handle) -> File {
+    File::open(format!("/proc/self/fdinfo/{}", descriptor.0)).expect("a descriptor that is open")
 }
 
 /// Appends the current bytes of spans, starting at `skip`.
@@ -421,6 +472,11 @@ impl Io for Kernel {
             return self.begin(tag, Job::Frames { line: descriptor }, Duration::ZERO);
         }
         let after = self.net.borrow_mut().nanos(10_000, 100_000);
+        if self.is_exact {
+            let slot = self.enter(tag, Job::Readable { descriptor });
+            self.watched.push(slot);
+            return self.look_at_watched();
+        }
         self.begin(tag, Job::Watch, after);
     }
 
@@ -432,7 +488,10 @@ impl Io for Kernel {
 
     fn unwatch(&mut self, tag: Tag) {
         let is_it = |entry: &Slot| {
-            let ends = matches!(entry.job, Job::Watch | Job::Frames { .. } | Job::Room | Job::Accept { .. });
+            let ends = matches!(
+                entry.job,
+                Job::Watch | Job::Readable { .. } | Job::Frames { .. } | Job::Room | Job::Accept { .. }
+            );
             entry.tag == tag && ends
         };
         let Some(slot) = self.requests.iter().position(is_it) else { return };

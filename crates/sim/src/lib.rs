@@ -3,8 +3,8 @@
 //! runs with the same seed are identical.
 //!
 //! `net` is the clock and the network, `ethernet` that of AoE, [`kernel`] a core's [`reactor::io::Io`],
-//! `initiator` and `ata` are the actors, `register` checks the data, and `world` runs them in turns. Nothing
-//! in the cores knows that it is simulated.
+//! `initiator` and `ata` are the actors, `register` checks the data, and `world` and `gateways` run
+//! them in turns. Nothing in the cores knows that it is simulated.
 #![forbid(unsafe_code)]
 
 mod ata;
@@ -13,6 +13,7 @@ mod device;
 mod disk;
 mod ethernet;
 mod folder;
+mod gateways;
 mod initiator;
 pub mod kernel;
 mod limits;
@@ -25,8 +26,31 @@ mod queue;
 mod register;
 mod reservations;
 mod rogue;
+mod seeds;
 mod trace;
 mod transports;
+mod truth;
 mod world;
 
-pub use world::{Cuts, Failure, Ran, Worlds, run, run_cut};
+pub use world::{Cuts, Failure, Ran, Worlds};
+
+/// Runs what this seed makes.
+///
+/// # Errors
+/// When something is not as it must be.
+pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
+    run_cut(seed, &Cuts::default(), keeps_trace)
+}
+
+/// Runs what this seed makes, without this.
+///
+/// # Errors
+/// When something is not as it must be.
+pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure> {
+    kernel::seed_random(seed);
+    if seeds::has_gateways(seed) {
+        gateways::run(seed, cuts, keeps_trace)
+    } else {
+        world::run(seed, cuts, keeps_trace)
+    }
+}

@@ -41,6 +41,8 @@ pub(crate) enum Event {
     Fault,
     /// The second daemon is killed, or restarted.
     Back,
+    /// Something of what gateways have to do with, by its number.
+    Step { number: u64 },
 }
 
 /// A request of a host: its slot, and a serial number to distinguish it from others in that slot.
@@ -142,6 +144,8 @@ pub(crate) struct Net {
     open: Vec<Option<Open>>,
     /// Until when each host's turn lasts.
     busy_until: Vec<Time>,
+    /// Nobody reaches these addresses until then.
+    cut: Vec<(SocketAddr, Time)>,
 }
 
 impl Net {
@@ -160,6 +164,7 @@ impl Net {
             next_serial: 1,
             open: Vec::new(),
             busy_until: vec![Time(0); hosts],
+            cut: Vec::new(),
         }))
     }
 
@@ -266,6 +271,9 @@ impl Net {
     pub(crate) fn connect(&mut self, host: usize, to: SocketAddr) -> Option<Handle> {
         let listens = |open: &Option<Open>| matches!(open, Some(Open::Listening(one)) if one.address == to);
         let listener = self.open.iter().position(listens)?;
+        if self.cut.iter().any(|(address, until)| *address == to && *until > self.now) {
+            return None;
+        }
         let from = SocketAddr::new(address(host), 20_000 + (self.next_serial % 40_000) as u16);
         let ours = self.open_side(from, to);
         let theirs = self.open_side(to, from);
@@ -492,6 +500,29 @@ impl Net {
             }
             if let Some(peer) = peer {
                 self.reset(peer);
+            }
+        }
+    }
+
+    /// A host has no turn before this.
+    pub(crate) fn pause(&mut self, host: usize, until: Time) {
+        self.busy_until[host] = self.busy_until[host].max(until);
+    }
+
+    /// It may have turns again.
+    pub(crate) fn free(&mut self, host: usize) {
+        self.busy_until[host] = self.busy_until[host].min(self.now);
+    }
+
+    /// Nothing that is sent from or to this address from now on arrives before then.
+    pub(crate) fn cut_off(&mut self, portal: SocketAddr, until: Time) {
+        self.cut.retain(|(address, _)| *address != portal);
+        self.cut.push((portal, until));
+        for open in self.open.iter_mut().flatten() {
+            if let Open::Side(side) = open
+                && (side.local == portal || side.remote == portal)
+            {
+                side.stalled_until = side.stalled_until.max(until);
             }
         }
     }

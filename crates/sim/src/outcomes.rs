@@ -275,7 +275,7 @@ impl Stage {
                         self.host(host).go(request);
                     }
                 }
-                Event::Fault | Event::Back => {}
+                Event::Fault | Event::Back | Event::Step { .. } => {}
             }
         }
     }

@@ -401,6 +401,21 @@ impl Registers {
         self.has_fenced[unit] = self.units[unit].iter().flatten().any(|one| one.is_fenced);
     }
 
+    /// What these have begun before these times takes no effect any more in these blocks.
+    pub(crate) fn cut_off(
+        &mut self,
+        now: Time,
+        blocks: impl Fn(usize) -> bool,
+        is_cut: impl Fn(usize, Time) -> bool,
+    ) {
+        for (block, candidates) in self.units.iter_mut().flat_map(|unit| unit.iter_mut().enumerate()) {
+            if blocks(block) {
+                let open = candidates.iter_mut().filter(|one| one.end == NEVER && is_cut(one.by, one.start));
+                open.for_each(|one| one.end = now);
+            }
+        }
+    }
+
     /// An initiator's flush of a unit, begun at `began`, has ended with GOOD status: what was acknowledged
     /// before that is durable.
     ///

@@ -248,10 +248,14 @@ pub(crate) struct Reservations {
     turns: u64,
     /// They include RESERVE and RELEASE.
     is_classic: bool,
+    /// Orders whose outcome nobody knows, and that may be done yet, where gateways do them for each other.
+    open: Option<Vec<u64>>,
 }
 
 /// Most concurrent orders per unit.
 pub(crate) const ORDERS_MAX: usize = 3;
+/// The same with those whose outcome nobody knows.
+const ORDERS_OPEN_MAX: usize = 5;
 
 impl Reservations {
     /// For this many initiators; `is_classic`: they also send RESERVE and RELEASE.
@@ -266,12 +270,24 @@ impl Reservations {
             is_used: false,
             turns: 0,
             is_classic,
+            open: None,
         }
+    }
+
+    /// The same where gateways do orders for each other: one whose outcome nobody knows may be done later.
+    pub(crate) fn of_gateways(self) -> Reservations {
+        Reservations { open: Some(Vec::new()), ..self }
+    }
+
+    /// Takes the orders of which nobody has heard since the last time; [`Reservations::close`] follows for each.
+    pub(crate) fn take_open(&mut self) -> Vec<u64> {
+        self.open.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Whether there is room for another order.
     pub(crate) fn has_room(&self) -> bool {
-        self.orders.len() < ORDERS_MAX
+        let most = if self.open.is_some() { ORDERS_OPEN_MAX } else { ORDERS_MAX };
+        self.orders.len() < most
     }
 
     /// Whether RESERVE may be held.
@@ -335,7 +351,7 @@ impl Reservations {
         let victims = std::mem::take(&mut self.orders[at].victims);
         let before = format!("{:?}, {:?}", self.ways, self.orders);
         self.ways.retain(|way| way.done.contains(&(id, verdict)));
-        self.forget(id);
+        self.close(id);
         if self.ways.is_empty() {
             return Err(format!(
                 "reservation command {id} ended {verdict:?}, which no order explains: {before}"
@@ -350,15 +366,23 @@ impl Reservations {
     /// When others have seen that it was.
     pub(crate) fn refused(&mut self, id: u64) -> Result<(), String> {
         self.ways.retain(|way| way.done.iter().all(|(done, _)| *done != id));
-        self.forget(id);
+        self.close(id);
         if self.ways.is_empty() {
             return Err(format!("reservation command {id} was refused, and yet done"));
         }
         Ok(())
     }
 
-    /// An order was executed or not, and no longer can be.
+    /// An order was executed or not, and, unless gateways execute it for each other, no longer can be.
     pub(crate) fn forget(&mut self, id: u64) {
+        match &mut self.open {
+            Some(open) => open.push(id),
+            None => self.close(id),
+        }
+    }
+
+    /// An order was executed or not, and no longer can be.
+    pub(crate) fn close(&mut self, id: u64) {
         self.turns += 1;
         self.orders.retain(|order| order.id != id);
         let ways = std::mem::take(&mut self.ways);
@@ -374,7 +398,7 @@ impl Reservations {
     /// The target was restarted.
     pub(crate) fn restarted(&mut self) {
         let orders: Vec<u64> = self.orders.iter().map(|order| order.id).collect();
-        orders.into_iter().for_each(|id| self.forget(id));
+        orders.into_iter().for_each(|id| self.close(id));
         self.accesses.clear();
         let ways = std::mem::take(&mut self.ways);
         let start = |mut way: Way| {

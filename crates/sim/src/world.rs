@@ -1,9 +1,9 @@
 //! A run: cores and initiators take turns, until everything is done and quiet.
 
 mod chain;
-mod counters;
+pub(crate) mod counters;
 mod cuts;
-mod daemon;
+pub(crate) mod daemon;
 mod guest;
 mod opening;
 mod plan;
@@ -19,7 +19,7 @@ use crate::disk::{Disk, Faults, Loss};
 use crate::ethernet::{self, Ethernet, Hazards};
 use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol};
-use crate::kernel::{self, Kernel};
+use crate::kernel::Kernel;
 use crate::limits::Meter;
 use crate::net::{Event, Net, Request, Shared};
 use crate::quarrels::Quarrel;
@@ -41,6 +41,7 @@ use rustix::fs::MemfdFlags;
 use std::any::Any;
 use std::cell::RefCell;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -88,7 +89,7 @@ pub struct Failure {
     pub trace: String,
 }
 
-fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
+pub(crate) fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
     let rare = |rng: &mut Rng, most: u32| if rng.bool() { rng.u32(0..=most) } else { 0 };
     Habits {
         depth: [1, 4, 32, 128][rng.usize(0..4)],
@@ -216,21 +217,12 @@ struct World {
     turns: u64,
 }
 
-/// Runs the world of this seed.
-///
-/// # Errors
-/// When a check fails.
-pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
-    run_cut(seed, &Cuts::default(), keeps_trace)
-}
-
 /// Runs the world of this seed with these cuts.
 ///
 /// # Errors
 /// When a check fails.
-pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure> {
+pub(crate) fn run(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure> {
     let mut rng = Rng::with_seed(seed);
-    kernel::seed_random(seed);
     let mut plan = Plan::new(seed, &mut rng);
     cuts.of_plan(&mut plan);
     // The initiators are followed by the worker, a rogue, and AoE initiators.
@@ -257,7 +249,7 @@ pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure
     }
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("a panic: {}", text.unwrap_or("it says nothing"))
@@ -312,6 +304,22 @@ fn join(
     (0..segment.initiators).map(one).collect()
 }
 
+/// Where the target's units are.
+fn place(plan: &Plan, portal: SocketAddr) -> Place {
+    let can_fail = plan.faults.can_fail();
+    let is_fragile = |kind: &Kind| can_fail && *kind != Kind::Memory || plan.chain.is_some();
+    Place {
+        portals: [portal].into(),
+        target: TARGET.into(),
+        units: plan.kinds.len(),
+        blocks: plan.blocks,
+        plain: plan.kinds.iter().map(|kind| *kind == Kind::Device).collect(),
+        fragile: plan.kinds.iter().map(is_fragile).collect(),
+        is_calm: plan.is_calm(),
+        truth: None,
+    }
+}
+
 impl World {
     fn new(plan: Plan, cuts: &Cuts, net: Shared) -> World {
         let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
@@ -339,12 +347,9 @@ impl World {
         let reservations: Rc<RefCell<Vec<Reservations>>> = Rc::new(RefCell::new(reservations));
         let portal = plan.config().portals[0].listen;
         let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators.len(), units)));
-        let is_fragile = |kind: &Kind| can_fail && *kind != Kind::Memory || plan.chain.is_some();
-        let fragile: Rc<[bool]> = plan.kinds.iter().map(is_fragile).collect();
-        let plain = plan.kinds.iter().map(|kind| *kind == Kind::Device).collect();
         let is_calm = plan.is_calm();
         let meter = Rc::new(RefCell::new(Meter::new(plan.limited, u64::from(plan.crashes) + 1)));
-        let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile, is_calm };
+        let place = place(&plan, portal);
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
@@ -575,6 +580,7 @@ impl World {
                     self.back.iter_mut().for_each(|back| back.acts(&self.plan));
                     self.look_at_losses()?;
                 }
+                Event::Step { .. } => unreachable!("there are no gateways"),
                 Event::Fault => {
                     if self.fault_micros.is_some() {
                         self.net.borrow_mut().fault();

@@ -15,7 +15,8 @@ fn the_first_seeds_go_well() {
 
 #[test]
 fn the_same_seed_is_the_same_run() {
-    for seed in [1, 7, 23] {
+    // The first two are worlds of gateways.
+    for seed in [1, 7, 3, 8, 23] {
         let (one, other) = (sim::run(seed, true), sim::run(seed, true));
         assert!(one == other, "seed {seed}");
         let ran = one.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.what));

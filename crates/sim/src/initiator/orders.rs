@@ -1,9 +1,9 @@
 //! PERSISTENT RESERVE OUT, RESERVE and RELEASE: how they are sent, and the checks when one of them or a
 //! medium command has ended.
 
-use super::MISCOMPARE_WORD;
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
 use super::{Initiator, Kind, Task};
+use super::{MISCOMPARE_WORD, STANDBY_WORD};
 use crate::attention::{Act, RESERVATIONS};
 use crate::reservations::{Action, Type, Verdict};
 use fastrand::Rng;
@@ -75,6 +75,8 @@ impl Initiator {
         let unit = &mut self.reservations.borrow_mut()[task.unit];
         let Kind::Order(id) = task.kind else {
             let conflicts = match outcome {
+                _ if !self.is_served_since(task.began) => None,
+                FAILED_WORD if self.has_paths() => None,
                 GOOD_WORD | FAILED_WORD | MISCOMPARE_WORD => Some(false),
                 CONFLICT_WORD => Some(true),
                 _ => None,
@@ -85,7 +87,7 @@ impl Initiator {
             GOOD_WORD => Verdict::Good,
             CONFLICT_WORD => Verdict::Conflict,
             ILLEGAL_WORD => Verdict::Check,
-            BUSY_WORD | ATTENTION_WORD => return unit.refused(id),
+            BUSY_WORD | ATTENTION_WORD | STANDBY_WORD => return unit.refused(id),
             // It could not be saved, or was aborted.
             _ => {
                 unit.forget(id);

@@ -1,10 +1,11 @@
 //! Which outcomes of a command are valid, and what they imply about its effect.
 
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
-use super::{Initiator, Kind, MISCOMPARE_WORD, Task};
+use super::{Initiator, Kind, MISCOMPARE_WORD, STANDBY_WORD, Task, orders};
 use crate::register::Fate;
 use proto::iscsi::initiator::{Completion, Outcome, Residual};
 use wire::SenseKey;
+use wire::scsi::code;
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, RESERVATION_CONFLICT, TASK_SET_FULL};
 
 const NOT_READY: u8 = SenseKey::NotReady as u8;
@@ -54,6 +55,14 @@ impl Initiator {
             // The system may run out of something in the middle of a command.
             BUSY if self.place.fragile[task.unit] => Ok((BUSY_WORD, Fate::Unsure)),
             RESERVATION_CONFLICT => Ok((CONFLICT_WORD, Fate::Refused)),
+            CHECK_CONDITION if key == NOT_READY && self.has_paths() => {
+                match orders::additional_code(completion) {
+                    code::PORT_IN_STANDBY => Ok((STANDBY_WORD, Fate::Refused)),
+                    // What the port was doing may have been done in part.
+                    code::ACCESS_STATE_TRANSITION => Ok((STANDBY_WORD, Fate::Unsure)),
+                    _ => Ok((FAILED_WORD, Fate::Unsure)),
+                }
+            }
             CHECK_CONDITION if key == ILLEGAL_REQUEST && matches!(task.kind, Kind::Order(_)) => {
                 Ok((ILLEGAL_WORD, Fate::Refused))
             }

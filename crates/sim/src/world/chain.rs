@@ -535,7 +535,7 @@ impl Scout<'_> {
                     let waits = self.back.net.borrow_mut().arrive(socket);
                     waits.into_iter().for_each(|(host, request)| self.go(host, request));
                 }
-                Event::Land { .. } | Event::Fault | Event::Back => {}
+                Event::Land { .. } | Event::Fault | Event::Back | Event::Step { .. } => {}
             }
         }
     }

@@ -78,12 +78,13 @@ impl Cuts {
         NUMBERS.into_iter().flat_map(fewer).chain(flags).collect()
     }
 
-    fn has(&self, name: &str) -> bool {
+    /// Whether this is left out.
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
     /// Limits a number to what is left.
-    fn most(&self, name: &str, number: usize) -> usize {
+    pub(crate) fn most(&self, name: &str, number: usize) -> usize {
         let limit = self.0.get(name).copied().flatten();
         limit.map_or(number, |limit| number.min(limit.max(1) as usize))
     }
@@ -147,7 +148,7 @@ impl Cuts {
         }
     }
 
-    pub(super) fn of_habits(&self, habits: &mut Habits) {
+    pub(crate) fn of_habits(&self, habits: &mut Habits) {
         habits.depth = self.most("depth", habits.depth.into()) as u16;
         let numbers = [
             ("aborts", &mut habits.aborts),

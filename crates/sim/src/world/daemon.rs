@@ -5,9 +5,9 @@ use crate::net::Shared;
 use engine::world::{Cores, Counted};
 use reactor::io::Wait;
 
-pub(super) struct Daemon {
-    pub(super) cores: Cores<Kernel>,
-    pub(super) count: usize,
+pub(crate) struct Daemon {
+    pub(crate) cores: Cores<Kernel>,
+    pub(crate) count: usize,
     /// The host of its first core.
     first: usize,
     /// The host for work offloaded from the cores.
@@ -19,52 +19,52 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    pub(super) fn new(mut cores: Cores<Kernel>, count: usize, first: usize, worker: usize) -> Daemon {
+    pub(crate) fn new(mut cores: Cores<Kernel>, count: usize, first: usize, worker: usize) -> Daemon {
         let own_bytes = (0..count).map(|core| cores.in_use(core).buffer_bytes).collect();
         Daemon { cores, count, first, worker, waits: vec![Some(Wait::No); count], own_bytes }
     }
 
     /// Whether it is one of its cores.
-    pub(super) fn has(&self, host: usize) -> bool {
+    pub(crate) fn has(&self, host: usize) -> bool {
         (self.first..self.first + self.count).contains(&host)
     }
 
     /// Whether it is its worker.
-    pub(super) fn is_worker(&self, host: usize) -> bool {
+    pub(crate) fn is_worker(&self, host: usize) -> bool {
         host == self.worker
     }
 
     /// The kernel of this host, which is one of its cores.
-    pub(super) fn kernel(&mut self, host: usize) -> &mut Kernel {
+    pub(crate) fn kernel(&mut self, host: usize) -> &mut Kernel {
         self.cores.io(host - self.first)
     }
 
     /// Gives all its cores a turn now.
-    pub(super) fn wake(&self, net: &Shared) {
+    pub(crate) fn wake(&self, net: &Shared) {
         let mut net = net.borrow_mut();
         let now = net.now;
         (self.first..self.first + self.count).for_each(|host| net.wake(host, now));
     }
 
     /// Its process is killed: what it is writing is written in part, or not at all.
-    pub(super) fn die(&mut self) {
+    pub(crate) fn die(&mut self) {
         (0..self.count).for_each(|core| self.cores.io(core).die());
     }
 
     /// Stops all cores gracefully.
-    pub(super) fn stop(&mut self, net: &Shared) {
+    pub(crate) fn stop(&mut self, net: &Shared) {
         self.cores.stop();
         self.look_around(net, usize::MAX);
     }
 
     /// Whether all cores have ended.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.waits.iter().all(Option::is_none)
     }
 
     /// Whether it has no stream connections any more and, with `frames`, nothing to do for a late copy of a
     /// frame.
-    pub(super) fn is_alone(&mut self, frames: bool) -> bool {
+    pub(crate) fn is_alone(&mut self, frames: bool) -> bool {
         (0..self.count).all(|core| {
             let in_use = self.cores.in_use(core);
             in_use.streams == 0 && (!frames || in_use.tasks == 0)
@@ -73,7 +73,7 @@ impl Daemon {
 
     /// Checks that it is unused: no tasks, no frames, and no buffers but its own, unless it is itself an
     /// initiator.
-    pub(super) fn is_clean(&mut self, is_initiator: bool) -> Result<(), String> {
+    pub(crate) fn is_clean(&mut self, is_initiator: bool) -> Result<(), String> {
         for core in 0..self.count {
             let in_use = self.cores.in_use(core);
             let has_others = !is_initiator && in_use.buffer_bytes != self.own_bytes[core];
@@ -85,26 +85,26 @@ impl Daemon {
     }
 
     /// The counters of this host, which is one of its cores.
-    pub(super) fn counted(&self, host: usize) -> Vec<Counted> {
+    pub(crate) fn counted(&self, host: usize) -> Vec<Counted> {
         self.cores.counted(host - self.first)
     }
 
     /// Each core's state as text.
-    pub(super) fn status(&mut self) -> String {
+    pub(crate) fn status(&mut self) -> String {
         let cores = &mut self.cores;
         let of_one = |core| format!("core {core} (host {}): {:?}", self.first + core, cores.in_use(core));
         (0..self.count).map(of_one).collect::<Vec<_>>().join("\n")
     }
 
     /// Runs offloaded work.
-    pub(super) fn work(&mut self, net: &Shared) {
+    pub(crate) fn work(&mut self, net: &Shared) {
         self.cores.work();
         self.look_around(net, usize::MAX);
         self.let_work(net);
     }
 
     /// Gives a core its turn, if it is running. `moves`: how often it moves a session, in 1000 turns.
-    pub(super) fn turn(&mut self, net: &Shared, host: usize, slowness: u32, moves: u32) {
+    pub(crate) fn turn(&mut self, net: &Shared, host: usize, slowness: u32, moves: u32) {
         let core = host - self.first;
         let Some(wait) = self.waits[core] else { return };
         self.move_a_session(net, core, moves);
@@ -149,7 +149,7 @@ impl Daemon {
     }
 
     /// Wakes the cores that have messages.
-    pub(super) fn look_around(&mut self, net: &Shared, turned: usize) {
+    pub(crate) fn look_around(&mut self, net: &Shared, turned: usize) {
         for core in 0..self.count {
             if core != turned && self.cores.is_called(core) {
                 net.borrow_mut().wake_soon(self.first + core);

@@ -2,11 +2,14 @@
 
 use super::plan::Plan;
 use crate::quarrels::Quarrel;
+use crate::seeds;
 use fastrand::Rng;
 
 /// Worlds with this feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Worlds {
+    /// Several daemons that share a unit.
+    Gateways,
     /// A second daemon.
     Chain,
     /// A LUN that comes and goes.
@@ -38,8 +41,13 @@ pub enum Worlds {
 impl Worlds {
     /// Whether this seed's world is one of them.
     pub fn have(self, seed: u64) -> bool {
+        let has_gateways = seeds::has_gateways(seed);
+        if has_gateways || self == Worlds::Gateways {
+            return has_gateways && self == Worlds::Gateways;
+        }
         let plan = Plan::new(seed, &mut Rng::with_seed(seed));
         match self {
+            Worlds::Gateways => has_gateways,
             Worlds::Chain => plan.chain.is_some(),
             Worlds::Guest => plan.guest.is_some(),
             Worlds::Aoe => plan.ethernet.is_some(),

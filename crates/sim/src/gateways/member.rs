@@ -1,0 +1,192 @@
+//! A daemon that shares the unit: its lives, and what it waits for.
+
+use super::change::Change;
+use super::image::Image;
+use super::plan::Plan;
+use super::rados::Client;
+use crate::folder::Folder;
+use crate::kernel::Kernel;
+use crate::net::Shared;
+use crate::register::BLOCK_BYTES;
+use crate::world::daemon::Daemon;
+use config::Config;
+use engine::world::Cores;
+use fastrand::Rng;
+use proto::time::Time;
+use reactor::packet::Setup;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ARENA_BYTES: u64 = 96 << 20;
+pub(super) const TARGET: &str = "iqn.2026-11.io.lunette:shared";
+
+/// How it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Course {
+    Serves,
+    /// It leaves the unit to others.
+    Withdraws,
+    /// Its cores end.
+    Stops,
+}
+
+/// One of the daemons.
+/// Its fields are its hosts, its present life, and what goes wrong with it.
+pub(super) struct Member {
+    pub(super) number: usize,
+    /// `None`: it is dead.
+    pub(super) daemon: Option<Daemon>,
+    pub(super) image: Arc<Image>,
+    pub(super) first: usize,
+    pub(super) cores: usize,
+    /// How often it was started.
+    pub(super) life: u32,
+    started: Time,
+    /// How fast its clock is, in thousandths.
+    speed: u64,
+    pub(super) course: Course,
+    /// It has no turn before this.
+    pub(super) paused_until: Time,
+    /// The cluster does not reach it before this.
+    pub(super) cut_until: Time,
+    /// The call that its gateway waits for.
+    pub(super) waits: Option<u64>,
+    pub(super) change: Option<Change>,
+    pub(super) is_watching: bool,
+    /// How often its gateway has looked again at once.
+    pub(super) spins: u32,
+}
+
+pub(super) fn name(member: usize) -> String {
+    format!("gw{member}")
+}
+
+pub(super) fn portal(member: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, member as u8 + 1], 3260))
+}
+
+impl Member {
+    /// One that is dead.
+    pub(super) fn new(plan: &Plan, number: usize) -> Member {
+        let hosts = |member: usize| plan.cores[member] + 2;
+        Member {
+            number,
+            daemon: None,
+            image: Image::new(Client(0), 0, Duration::ZERO),
+            first: (0..number).map(hosts).sum(),
+            cores: plan.cores[number],
+            life: 0,
+            started: Time(0),
+            speed: plan.speeds[number],
+            course: Course::Serves,
+            paused_until: Time(0),
+            cut_until: Time(0),
+            waits: None,
+            change: None,
+            is_watching: false,
+            spins: 0,
+        }
+    }
+
+    /// Its hosts: cores, what is kept off them, and its gateway.
+    pub(super) fn hosts(&self) -> std::ops::Range<usize> {
+        self.first..self.first + self.cores + 2
+    }
+
+    /// The host that its gateway is.
+    pub(super) fn gateway(&self) -> usize {
+        self.first + self.cores + 1
+    }
+
+    /// Its own time.
+    pub(super) fn clock(&self, now: Time) -> Duration {
+        let nanos = now.since(self.started).as_nanos() as u64;
+        Duration::from_nanos(nanos / 1000 * self.speed)
+    }
+
+    /// How long so much of its time is.
+    pub(super) fn really(&self, time: Duration) -> Duration {
+        Duration::from_nanos(time.as_nanos() as u64 / self.speed * 1000 + 1000)
+    }
+
+    pub(super) fn is_paused(&self, now: Time) -> bool {
+        self.paused_until > now
+    }
+
+    fn config(&self, plan: &Plan) -> Config {
+        let (name, group, portal) = (name(self.number), self.number + 1, portal(self.number));
+        let text = format!(
+            "poll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\n\n[cluster]\nname = \"c\"\n\
+             gateway = \"{name}\"\npool = \"p\"\n\n[[portal]]\nlisten = \"{portal}\"\ntransports = [\"iscsi\", \"iser\"]\n\
+             group = {group}\n\n[[lun]]\nname = \"disk\"\nrbd = \"p/disk\"\naccess = \"one\"\nserial = \"SHARED\"\n\n[[target]]\n\
+             name = \"{TARGET}\"\n"
+        );
+        let config = Config::from_toml(&text, Path::new("gateway.toml"));
+        let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        config.cores = (0..self.cores).collect();
+        config.portals.iter_mut().for_each(|portal| portal.cores.clone_from(&config.cores));
+        config.cluster.iter_mut().for_each(|cluster| cluster.takeover = plan.takeover);
+        config
+    }
+
+    /// It is started, as this client.
+    pub(super) fn start(&mut self, plan: &Plan, net: &Shared, client: Client) {
+        let config = self.config(plan);
+        let listener = net.borrow_mut().listen(portal(self.number));
+        let size_bytes = u64::from(plan.blocks * BLOCK_BYTES);
+        self.image = Image::new(client, size_bytes, plan.takeover.min(Duration::from_secs(20)));
+        let (first, life) = (self.first, self.life);
+        let kernel = |core, waker| {
+            let mut kernel = Kernel::new(first + core, net.clone(), ARENA_BYTES, Some(waker), life);
+            kernel.is_exact = true;
+            kernel
+        };
+        let lines = |_: &Setup<'_>, _| Ok(Vec::new());
+        let folder = Box::new(Folder::new(Rng::with_seed(0), 0));
+        let stores = vec![(self.image.clone() as _, Arc::default())];
+        let cores = Cores::new(config, stores, vec![listener], folder, lines, kernel).expect("descriptors");
+        let mut daemon = Daemon::new(cores, self.cores, self.first, self.first + self.cores);
+        daemon.cores.open_shared(0, self.image.clone());
+        daemon.wake(net);
+        {
+            let net = &mut *net.borrow_mut();
+            self.started = net.now;
+            net.wake(self.gateway(), net.now);
+        }
+        self.daemon = Some(daemon);
+        (self.course, self.waits, self.change, self.is_watching) = (Course::Serves, None, None, false);
+    }
+
+    /// Its process is no more.
+    pub(super) fn is_gone(&mut self, net: &Shared) {
+        self.life += 1;
+        (self.daemon, self.waits, self.change) = (None, None, None);
+        let net = &mut *net.borrow_mut();
+        net.kill(portal(self.number));
+        self.continues(net);
+    }
+
+    /// It has turns again.
+    pub(super) fn continues(&mut self, net: &mut crate::net::Net) {
+        self.paused_until = net.now;
+        self.hosts().for_each(|host| net.free(host));
+    }
+
+    /// What it has, in words.
+    pub(super) fn status(&mut self) -> String {
+        let Some(daemon) = &mut self.daemon else { return format!("gateway {} is dead", self.number) };
+        let reading = daemon.cores.gateway_reading(0);
+        let role = reading.as_ref().map_or("not there yet", |reading| reading.role);
+        let fault = reading.and_then(|reading| reading.fault).unwrap_or_default();
+        let (number, waits, course) = (self.number, self.waits, self.course);
+        format!("gateway {number} is {role} {fault}, waits for {waits:?}, {course:?}\n{}", daemon.status())
+    }
+
+    /// What its gateway is.
+    pub(super) fn is_active(&self) -> bool {
+        let reading = self.daemon.as_ref().and_then(|daemon| daemon.cores.gateway_reading(0));
+        reading.is_some_and(|reading| reading.role == "active")
+    }
+}

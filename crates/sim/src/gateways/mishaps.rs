@@ -1,0 +1,146 @@
+//! What goes wrong with gateways.
+
+use super::member::{Course, portal};
+use super::{Scene, Step};
+use std::time::Duration;
+
+/// How long it may take beyond a takeover until a gateway has left its unit, and ended.
+const ENDS_WITHIN: Duration = Duration::from_secs(8);
+
+impl Scene {
+    pub(super) fn plan_mishap(&mut self) {
+        if let Some(millis) = self.plan.mishap_millis {
+            let after = self.net.borrow_mut().nanos(0, millis * 1_000_000);
+            self.later(after, Step::Mishap);
+        }
+    }
+
+    /// One of them.
+    pub(super) fn mishap(&mut self) {
+        if self.is_healed {
+            return;
+        }
+        let (member, what, short, long) = {
+            let rng = &mut self.net.borrow_mut().rng;
+            let member = rng.usize(0..self.members.len());
+            (member, rng.u32(0..12), rng.u64(0..3_000), rng.u64(0..100_000))
+        };
+        let time = Duration::from_millis(if what.is_multiple_of(2) { short } else { long });
+        match what {
+            0..2 => {
+                self.kill(member);
+                self.later(time / 2, Step::Starts { member });
+            }
+            2..6 => self.pause(member, time),
+            6..8 => {
+                self.note(&[30, member as u64], || format!("gateway {member} is cut off for {time:?}"));
+                self.members[member].cut_until = self.net.borrow().now.after(time / 2);
+            }
+            8 => {
+                self.note(&[31, member as u64], || format!("initiators do not reach gateway {member}"));
+                let net = &mut *self.net.borrow_mut();
+                let until = net.now.after(time * 4);
+                net.cut_off(portal(member), until);
+            }
+            9 => {
+                let osd = member % self.rados.osds();
+                self.note(&[32, osd as u64], || format!("OSD {osd} does nothing for {time:?}"));
+                self.osds_until[osd] = self.net.borrow().now.after(time / 4);
+            }
+            10 => self.activate(member),
+            _ => {
+                self.stop(member);
+                self.later(ENDS_WITHIN + self.plan.takeover, Step::Starts { member });
+            }
+        }
+        self.plan_mishap();
+    }
+
+    /// Its process is killed.
+    pub(super) fn kill(&mut self, member: usize) {
+        let now = self.net.borrow().now;
+        let Some(mut daemon) = self.members[member].daemon.take() else { return };
+        daemon.die();
+        self.note(&[33, member as u64], || format!("gateway {member} is killed"));
+        drop(daemon);
+        self.ended[member] = now;
+        self.members[member].is_gone(&self.net);
+    }
+
+    /// Nothing of it runs for this time (SIGSTOP).
+    fn pause(&mut self, member: usize, time: Duration) {
+        if self.members[member].daemon.is_none() {
+            return;
+        }
+        self.note(&[34, member as u64], || format!("gateway {member} is paused for {time:?}"));
+        let one = &mut self.members[member];
+        let net = &mut *self.net.borrow_mut();
+        one.paused_until = net.now.after(time).max(one.paused_until);
+        one.hosts().for_each(|host| net.pause(host, one.paused_until));
+    }
+
+    fn activate(&mut self, member: usize) {
+        if let Some(daemon) = &self.members[member].daemon {
+            self.note(&[35, member as u64], || format!("gateway {member} is to be active"));
+            // Nobody waits for the outcome.
+            drop(daemon.cores.gateway_wanted(0));
+            self.look_around(member);
+        }
+    }
+
+    /// It ends in order.
+    pub(super) fn stop(&mut self, member: usize) {
+        let one = &mut self.members[member];
+        let Some(daemon) = one.daemon.as_ref().filter(|_| one.course == Course::Serves) else { return };
+        daemon.cores.gateway_withdraws(0);
+        one.course = Course::Withdraws;
+        let life = one.life;
+        self.note(&[36, member as u64], || format!("gateway {member} is stopped"));
+        if !self.is_ending {
+            self.later(ENDS_WITHIN + self.plan.takeover, Step::MustEnd { member, life });
+        }
+        self.look_around(member);
+    }
+
+    /// It has ended in order.
+    pub(super) fn has_ended(&mut self, member: usize) {
+        self.note(&[37, member as u64], || format!("gateway {member} has ended"));
+        self.ended[member] = self.net.borrow().now;
+        self.members[member].is_gone(&self.net);
+    }
+
+    /// It is started, unless it runs.
+    pub(super) fn start(&mut self, member: usize) {
+        if self.members[member].daemon.is_some() || self.is_ending {
+            return;
+        }
+        let client = self.post.client(self.rados.epoch);
+        self.note(&[38, client.0], || format!("gateway {member} is started, as client {}", client.0));
+        self.members[member].start(&self.plan, &self.net, client);
+    }
+
+    /// Nothing goes wrong any more.
+    pub(super) fn heal(&mut self) {
+        self.note(&[39], || "nothing goes wrong any more".into());
+        self.is_healed = true;
+        self.fault_micros = None;
+        for member in 0..self.members.len() {
+            let net = &mut *self.net.borrow_mut();
+            let now = net.now;
+            self.osds_until.fill(now);
+            net.cut_off(portal(member), now);
+            let one = &mut self.members[member];
+            one.cut_until = now;
+            one.continues(net);
+            let hosts = one.hosts();
+            hosts.for_each(|host| net.wake(host, now));
+        }
+        for member in 0..self.members.len() {
+            match self.members[member].course {
+                Course::Serves => self.start(member),
+                // It comes back when it has ended.
+                Course::Withdraws | Course::Stops => {}
+            }
+        }
+    }
+}

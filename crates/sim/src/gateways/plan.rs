@@ -1,0 +1,114 @@
+//! What a seed makes of gateways and of what goes wrong with them.
+
+use crate::initiator::{Habits, Protocol};
+use crate::net::Odds;
+use crate::world::Cuts;
+use fastrand::Rng;
+use std::time::Duration;
+
+/// What a seed makes of the world.
+/// Its fields are the choices that a seed makes, one for each.
+pub(super) struct Plan {
+    /// Of each gateway.
+    pub(super) cores: Vec<usize>,
+    /// How fast the clock of each is, in thousandths.
+    pub(super) speeds: Vec<u64>,
+    pub(super) initiators: Vec<Protocol>,
+    pub(super) blocks: u32,
+    pub(super) osds: usize,
+    pub(super) takeover: Duration,
+    pub(super) odds: Odds,
+    /// How often a core moves a session, of 1000 turns.
+    pub(super) moves: u32,
+    /// Between two faults of the network, at most; `None`: there are none.
+    pub(super) fault_micros: Option<u64>,
+    /// Between two mishaps of gateways, at most.
+    pub(super) mishap_millis: Option<u64>,
+    /// Of 1000 messages to the cluster so many take seconds.
+    pub(super) slow: u32,
+    /// How long an OSD may not hear of a map, at most.
+    pub(super) deaf_micros: u64,
+    pub(super) orders: u32,
+    pub(super) others: u32,
+    pub(super) pause_micros: u64,
+    pub(super) work: Duration,
+}
+
+impl Plan {
+    pub(super) fn new(rng: &mut Rng) -> Plan {
+        let odds = Odds {
+            cut: [0, 20, 300][rng.usize(0..3)],
+            late: [0, 5, 50][rng.usize(0..3)],
+            slow: 0,
+            short: 0,
+            pause: [0, 0, 2][rng.usize(0..3)],
+        };
+        let gateways = if rng.u32(0..4) == 0 { 3 } else { 2 };
+        let initiators = rng.usize(1..=4);
+        let protocol = |rng: &mut Rng| if rng.u32(0..4) == 0 { Protocol::Iser } else { Protocol::Iscsi };
+        Plan {
+            cores: (0..gateways).map(|_| rng.usize(1..=3)).collect(),
+            speeds: (0..gateways).map(|_| [1000, 1000, 900, 1100][rng.usize(0..4)]).collect(),
+            initiators: (0..initiators).map(|_| protocol(rng)).collect(),
+            blocks: [8, 64, 512][rng.usize(0..3)],
+            osds: rng.usize(1..=3),
+            takeover: Duration::from_secs([1, 2, 5][rng.usize(0..3)]),
+            odds,
+            moves: [0, 0, 5][rng.usize(0..3)],
+            fault_micros: [None, Some(2_000_000), Some(20_000_000)][rng.usize(0..3)],
+            mishap_millis: [None, Some(1_500), Some(6_000), Some(15_000)][rng.usize(0..4)],
+            slow: [0, 0, 1, 5][rng.usize(0..4)],
+            deaf_micros: [1_000, 100_000, 5_000_000, 60_000_000][rng.usize(0..4)],
+            orders: [0, 50, 200, 500][rng.usize(0..4)],
+            others: [0, 20, 200][rng.usize(0..3)],
+            pause_micros: [30_000, 150_000, 600_000][rng.usize(0..3)],
+            work: Duration::from_secs(rng.u64(10..90)),
+        }
+    }
+
+    /// Leaves this out.
+    pub(super) fn cut(&mut self, cuts: &Cuts) {
+        for (name, number) in
+            [("moves", &mut self.moves), ("orders", &mut self.orders), ("others", &mut self.others)]
+        {
+            if cuts.has(name) {
+                *number = 0;
+            }
+        }
+        if cuts.has("crashes") {
+            self.mishap_millis = None;
+        }
+        if cuts.has("disks") {
+            self.slow = 0;
+        }
+        if cuts.has("breaks") {
+            self.fault_micros = None;
+        }
+        if cuts.has("network") {
+            self.odds = Odds { cut: 0, late: 0, slow: 0, short: 0, pause: 0 };
+        }
+        self.cores.iter_mut().for_each(|cores| *cores = cuts.most("cores", *cores));
+        self.initiators.truncate(cuts.most("initiators", self.initiators.len()));
+        let micros = cuts.most("micros", self.work.as_micros() as usize);
+        self.work = Duration::from_micros(micros as u64);
+    }
+
+    /// How many hosts there are: of gateways, and initiators.
+    pub(super) fn hosts(&self) -> usize {
+        self.first_initiator() + self.initiators.len()
+    }
+
+    pub(super) fn first_initiator(&self) -> usize {
+        self.cores.iter().map(|cores| cores + 2).sum()
+    }
+
+    /// How an initiator behaves.
+    pub(super) fn shape(&self, habits: &mut Habits) {
+        // They reach one gateway only, and take long from there to others.
+        (habits.resets, habits.longer) = (0, 0);
+        habits.depth = habits.depth.min(32);
+        (habits.orders, habits.others) = (self.orders, self.others);
+        habits.pause_micros = self.pause_micros;
+        habits.patience = habits.patience.max(Duration::from_millis(500));
+    }
+}

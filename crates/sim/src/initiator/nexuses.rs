@@ -1,0 +1,55 @@
+//! The paths of an initiator to several gateways, and what it has left unsettled on each.
+
+use crate::register::{Range, WriteId};
+use proto::time::Time;
+
+/// Its paths: a nexus each.
+#[derive(Debug)]
+pub(super) struct Paths {
+    pub(super) at: usize,
+    pub(super) change: Change,
+    /// What was left at each.
+    pub(super) left: Vec<Left>,
+    /// How many initiators there are.
+    pub(super) initiators: usize,
+    /// It does not connect before.
+    pub(super) connects_at: Time,
+    /// It uses the medium no more before.
+    pub(super) waits_until: Time,
+}
+
+/// Whether it is to change over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    No,
+    Wanted,
+    /// As soon as it is logged out.
+    Begun,
+}
+
+/// Writes and orders that may take effect there until its next login.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Left {
+    pub(super) unsettled: Vec<(Range, WriteId)>,
+    pub(super) unsettled_orders: Vec<(usize, u64)>,
+    pub(super) loses: Vec<(usize, u64)>,
+}
+
+impl Paths {
+    /// So many.
+    pub(super) fn new(count: usize) -> Paths {
+        Paths {
+            at: 0,
+            change: Change::No,
+            left: vec![Left::default(); count],
+            initiators: 1,
+            connects_at: Time(0),
+            waits_until: Time(0),
+        }
+    }
+
+    /// Whether it is to change over.
+    pub(super) fn is_left(&self) -> bool {
+        self.change == Change::Wanted
+    }
+}

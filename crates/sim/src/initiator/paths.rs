@@ -1,0 +1,126 @@
+//! How it connects, and by which of several gateways: it changes over when the one that it uses is in standby or is gone.
+
+use super::carrier::Carrier;
+use super::link::Link;
+use super::nexuses::Change;
+use super::{CONNECT, Initiator, RETURN, State};
+use proto::iscsi::initiator::InitiatorConfig;
+use proto::iscsi::login::Plan;
+use proto::time::Time;
+use reactor::crc::crc32c;
+use reactor::io::{Handle, Io, Tag};
+use std::time::Duration;
+
+/// Of 1000 times that it finds a gateway in standby, or gone, it changes over so often: else it stays, and its orders are for the one
+/// that is active.
+const LEAVES: u32 = 200;
+const LEAVES_DEAD: u32 = 600;
+/// Nanoseconds for which it leaves a gateway in standby alone, but for orders, at most.
+const WAITS_FOR: u64 = 150_000_000;
+/// Nanoseconds between two attempts to connect, at most.
+const CONNECTS_EVERY: u64 = 200_000_000;
+
+impl Initiator {
+    /// One of so many, which uses this gateway at first.
+    pub(crate) fn begins_at(mut self, gateway: usize, initiators: usize) -> Initiator {
+        self.index += gateway * initiators;
+        (self.paths.at, self.paths.initiators) = (gateway, initiators);
+        self
+    }
+
+    /// Whether its gateway has been the active one since then: what another one says may be older.
+    pub(super) fn is_served_since(&self, began: Time) -> bool {
+        let truth = self.place.truth.as_ref();
+        truth.is_none_or(|truth| truth.borrow().holds(self.paths.at, began))
+    }
+
+    pub(super) fn has_paths(&self) -> bool {
+        self.place.portals.len() > 1
+    }
+
+    /// The gateway that it uses is in standby, or does not answer.
+    pub(super) fn may_change_paths(&mut self, is_alive: bool) {
+        if self.has_paths() {
+            if is_alive && !self.waits_for_gateway() {
+                let pause = self.net.borrow_mut().nanos(1_000_000, WAITS_FOR);
+                self.paths.waits_until = self.kernel.now().after(pause);
+            }
+            let odds = if is_alive { LEAVES } else { LEAVES_DEAD };
+            if self.paths.change == Change::No && self.net.borrow_mut().happens(odds) {
+                self.paths.change = Change::Wanted;
+            }
+        }
+    }
+
+    /// Whether its gateway was in standby just now.
+    pub(super) fn waits_for_gateway(&self) -> bool {
+        self.kernel.now() < self.paths.waits_until
+    }
+
+    /// It changes over: as it is, or logs out before.
+    pub(super) fn leave_path(&mut self) -> Result<(), String> {
+        if self.net.borrow_mut().rng.bool() {
+            self.logout();
+            self.paths.change = Change::Begun;
+            return Ok(());
+        }
+        self.lost(RETURN)?;
+        if self.net.borrow_mut().rng.bool() {
+            self.cut();
+        }
+        Ok(())
+    }
+
+    /// Continues at the next gateway.
+    fn change_paths(&mut self) {
+        let (count, initiators) = (self.place.portals.len(), self.paths.initiators);
+        let next = (self.paths.at + 1) % count;
+        let left = std::mem::take(&mut self.paths.left[next]);
+        let here = &mut self.paths.left[self.paths.at];
+        here.unsettled = std::mem::replace(&mut self.unsettled, left.unsettled);
+        here.unsettled_orders = std::mem::replace(&mut self.unsettled_orders, left.unsettled_orders);
+        here.loses = std::mem::replace(&mut self.loses, left.loses);
+        self.index = self.index % initiators + next * initiators;
+        (self.paths.at, self.paths.change) = (next, Change::No);
+        self.note(&[10, next as u64], || format!("changes over to gateway {next}"));
+    }
+
+    pub(super) fn connect(&mut self) {
+        if self.kernel.now() < self.paths.connects_at {
+            return;
+        }
+        if self.has_paths() {
+            let pause = self.net.borrow_mut().nanos(1_000_000, CONNECTS_EVERY);
+            self.paths.connects_at = self.kernel.now().after(pause);
+        }
+        if self.paths.change != Change::No {
+            self.change_paths();
+        }
+        self.links += 1;
+        self.connecting = self.kernel.now();
+        self.state = State::Connecting;
+        self.kernel.connect(self.place.portals[self.paths.at], Tag(self.links << 2 | CONNECT));
+    }
+
+    pub(super) fn connected(&mut self, socket: Handle) {
+        let plan = Plan {
+            initiator: format!("iqn.2026-11.io.lunette:initiator-{}", self.host),
+            alias: None,
+            target: Some(self.place.target.clone()),
+            isid: [0x80, 0, 0, 0, 0, 1],
+            chap: None,
+            offers: self.offers,
+            text_bytes: 8192,
+        };
+        let config = InitiatorConfig {
+            plan,
+            queue_depth: self.habits.depth,
+            login_within: Duration::from_secs(6),
+            idle: Duration::from_secs(5),
+            crc32c,
+        };
+        self.state = State::Connected;
+        let machine = Carrier::new(self.protocol, config, self.host, socket, &mut self.kernel);
+        self.link = Some(Link::new(machine, self.links, socket));
+    }
+}
