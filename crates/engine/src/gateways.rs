@@ -33,7 +33,7 @@ const GLANCE: Duration = Duration::from_millis(250);
 const SHOWN_FENCES: usize = 16;
 
 /// Why it does nothing any more.
-const ENDED: &str = "it does not serve the LUN any more";
+const ENDED: &str = "it no longer serves the LUN";
 
 /// How long a stopping daemon waits for a unit to be left to others, beyond the takeover time.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -159,7 +159,10 @@ impl Running {
     fn wait(&self, unit: u32, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         if self.ended.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Timeout) {
-            tracing::error!(unit, "the unit was not handed over: another gateway takes over in its own time");
+            tracing::error!(
+                unit,
+                "the unit was not handed over: another gateway will take over after a timeout"
+            );
             let _ = self.inbox.send(GatewayEvent::End);
         }
     }
@@ -464,8 +467,8 @@ impl<I: Io> Gateway<I> {
             GatewayEvent::Applied(false) => {
                 tracing::error!(
                     lun = %self.lun, object = %self.object,
-                    "what gateways keep of the unit is damaged: none can serve it; restore the object, or remove it to forget \
-                     reservations and mode parameters"
+                    "the saved state of the unit is damaged, so no gateway can serve it; restore the object, or \
+                     remove it to discard reservations and mode parameters"
                 );
                 machine.applied();
                 machine.withdraw();
@@ -520,7 +523,7 @@ impl<I: Io> Gateway<I> {
             }
             Action::Promote { fence } => {
                 if !fence.is_empty() {
-                    tracing::warn!(lun = %self.lun, "the gateway that served the unit is shut out: {}", fence.join(", "));
+                    tracing::warn!(lun = %self.lun, "the gateway that served the unit was fenced: {}", fence.join(", "));
                 }
                 self.fencing.clone_from(&fence);
                 return Some(Call::Promote { fence });
@@ -674,7 +677,7 @@ impl<I: Io> Gateway<I> {
             (fault, _) if *fault == self.shown.1 => {}
             (None, _) => {}
             // An OSD may be away for a moment.
-            (Some(why), _) if is_silent(&status.fault) => tracing::warn!(%lun, "{why}; it is tried again"),
+            (Some(why), _) if is_silent(&status.fault) => tracing::warn!(%lun, "{why}; retrying"),
             (Some(why), Role::Active) => tracing::error!(%lun, "this gateway is active, but {why}"),
             (Some(why), _) => tracing::error!(%lun, "this gateway cannot become active: {why}"),
         }

@@ -121,8 +121,7 @@ fn gateway(lun: &Value) -> Vec<String> {
     }
     let shut_out = gateway["shut_out"].as_array().into_iter().flatten();
     all.extend(
-        shut_out
-            .map(|one| format!("{} shut out {} s ago", word(&one["client"]), number(&one["age_seconds"]))),
+        shut_out.map(|one| format!("{} fenced {} s ago", word(&one["client"]), number(&one["age_seconds"]))),
     );
     all
 }
@@ -217,7 +216,7 @@ mod tests {
         let shut_out = [json!({ "client": "192.0.2.1:0/7", "age_seconds": 9 })];
         lun["gateway"] = json!({ "name": "a", "role": "active", "active": "a", "shut_out": shut_out });
         let shown = details(&lun);
-        assert!(shown.ends_with(", gateway a active, 192.0.2.1:0/7 shut out 9 s ago"), "{shown}");
+        assert!(shown.ends_with(", gateway a active, 192.0.2.1:0/7 fenced 9 s ago"), "{shown}");
         assert_eq!(trouble(&lun), None);
         lun["gateway"] = json!({ "name": "b", "role": "standby", "active": "a", "fault": "it is locked" });
         let shown = details(&lun);

@@ -226,7 +226,7 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     first.stop();
     let stall = take_over(&mut by_second, 1024, 9);
     assert_eq!(
-        second.log().matches("is shut out").count(),
+        second.log().matches("was fenced").count(),
         1,
         "only the one that was killed: {}",
         second.log()
@@ -332,7 +332,7 @@ fn a_unit_is_moved_by_a_command_and_not_to_and_fro_by_initiators() {
         assert_eq!(read(&mut by_second, 8 * lba), [lba as u8 + 1; BYTES]);
     }
     assert_eq!(code(&activate(&mut by_first, 1)), failed, "it has just been moved");
-    assert!(!second.log().contains("is shut out"), "it was handed over: {}", second.log());
+    assert!(!second.log().contains("was fenced"), "it was handed over: {}", second.log());
     first.stop();
     second.stop();
 }
@@ -393,7 +393,7 @@ fn a_daemon_takes_other_changes_while_a_unit_moves_and_warns_once_of_an_osd_that
     assert_eq!(write(&mut by_second, 0, 1).status, GOOD);
     wait_until("the OSD is back", || second.log().contains("the cluster answers again"));
     let log = second.log();
-    assert_eq!(log.matches("the cluster does not answer; it is tried again").count(), 1, "{log}");
+    assert_eq!(log.matches("the cluster does not answer; retrying").count(), 1, "{log}");
     assert!(!log.contains("ERROR"), "{log}");
     first.stop();
     second.stop();
