@@ -116,19 +116,7 @@ pub(crate) fn run(options: &Options) -> Result {
         beside::end_with_the_other();
     }
     let clock = Clock::start();
-    let (mut simulation, mut beside) = (None, None);
-    let (mut summary, mut times) = run_steps(
-        |step| is_chosen(step, options),
-        |step, summary| {
-            if step == Step::Build && options.only.is_empty() {
-                beside = Some(Beside::start(&BESIDE, options)?);
-            }
-            run_step(step, options, &mut simulation, summary)
-        },
-    )?;
-    if let Some(beside) = beside {
-        beside.finish(&mut summary, &mut times)?;
-    }
+    let (summary, times) = if options.only.is_empty() { run_all(options)? } else { run_chosen(options)? };
     let all = times::sum_up(&summary, clock);
     if options.record {
         times::record(&times, &all)?;
@@ -140,13 +128,51 @@ pub(crate) fn run(options: &Options) -> Result {
 pub(crate) fn soak(options: &SoakOptions) -> Result {
     let clock = Clock::start();
     let is_chosen = |step| options.only.is_empty() || options.only.contains(&step);
+    install()?;
     let (summary, _) = run_steps(is_chosen, |step, summary| soak_step(step, options, summary))?;
     times::sum_up(&summary, clock);
     Ok(())
 }
 
-fn is_chosen(step: Step, options: &Options) -> bool {
-    if options.only.is_empty() { !BESIDE.contains(&step) } else { options.only.contains(&step) }
+fn run_chosen(options: &Options) -> Result<(Vec<String>, Vec<Took>)> {
+    let packages = install()?;
+    let mut simulation = None;
+    let run = |step, summary: &mut Vec<String>| run_step(step, options, &mut simulation, summary);
+    let (summary, mut times) = run_steps(|step| options.only.contains(&step), run)?;
+    times.insert(0, packages);
+    Ok((summary, times))
+}
+
+/// All steps. No package is needed to build the tests, so they are installed meanwhile.
+fn run_all(options: &Options) -> Result<(Vec<String>, Vec<Took>)> {
+    std::thread::scope(|scope| {
+        let mut preparation = Some(scope.spawn(|| Ok((install()?, Beside::start(&BESIDE, options)?))));
+        let mut prepared = None;
+        let (mut summary, mut times) = run_steps(
+            |step| !BESIDE.contains(&step),
+            |step, summary| {
+                if step == Step::Tests
+                    && let Some(preparation) = preparation.take()
+                {
+                    let done: Result<(Took, Beside)> =
+                        preparation.join().map_err(|_| "packages could not be installed".to_owned())?;
+                    prepared = Some(done?);
+                }
+                run_step(step, options, &mut None, summary)
+            },
+        )?;
+        if let Some((packages, beside)) = prepared {
+            times.insert(0, packages);
+            beside.finish(&mut summary, &mut times)?;
+        }
+        Ok((summary, times))
+    })
+}
+
+fn install() -> Result<Took> {
+    let clock = Clock::start();
+    packages::ensure()?;
+    Ok(clock.stop("packages"))
 }
 
 /// Runs steps; returns the lines of the summary, and how long each step took.
@@ -155,9 +181,6 @@ fn run_steps<S: ValueEnum + Copy>(
     mut run: impl FnMut(S, &mut Vec<String>) -> Result,
 ) -> Result<(Vec<String>, Vec<Took>)> {
     let (mut summary, mut times) = (Vec::new(), Vec::new());
-    let clock = Clock::start();
-    packages::ensure()?;
-    times.push(clock.stop("packages"));
     for &step in S::value_variants().iter().filter(|step| is_chosen(**step)) {
         let name = step.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         println!("== {name}");
