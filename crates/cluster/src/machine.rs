@@ -294,9 +294,8 @@ impl Machine {
         }
         self.is_listed |= self.is_own(record.members.get(&self.me.gateway));
         self.is_next |= record.next.as_ref().is_some_and(|next| next.gateway == self.me.gateway);
-        let is_asked = record.requests.contains_key(&self.me.gateway);
-        if let Some(ask) = self.asks.front_mut().filter(|_| !is_asked) {
-            ask.is_sent = false;
+        if let Some(ask) = self.asks.front_mut() {
+            ask.is_sent = record.has(&self.me.gateway, ask.id);
         }
         self.see(now, Some(version), record);
         self.due = now.saturating_add(self.interval);

@@ -25,13 +25,16 @@ impl Machine {
         self.is_stale = true;
     }
 
-    /// Nobody waits for this request any more: it is not executed unless that may already have begun.
-    pub fn recall(&mut self, now: Duration, id: u64) {
+    /// Nobody waits for this request any more: it is not executed unless that may already have begun. True: it is
+    /// not, and there is no answer.
+    pub fn recall(&mut self, now: Duration, id: u64) -> bool {
+        let before = self.asks.len();
         self.asks.retain(|ask| ask.id != id || ask.is_sent);
         if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
             ask.until = ask.until.min(now);
             self.is_stale = true;
         }
+        self.asks.len() < before
     }
 
     /// In standby: puts the first request of this gateway into the object, and removes one that nobody waits

@@ -113,8 +113,8 @@ struct Gateway {
     keeping: Option<Change>,
     /// A change that not all cores have applied yet.
     publishing: bool,
-    /// Its requests to another gateway.
-    asking: u32,
+    /// Its requests to another gateway, and whether their initiators have aborted them.
+    asking: BTreeMap<u16, bool>,
     in_flight: u32,
     asked: VecDeque<Ask>,
     /// Going to standby, once nothing is in flight.
@@ -145,10 +145,11 @@ struct World {
     servers: [(u64, u64); BLOCKS],
     holders: BTreeMap<u64, String>,
     promised: BTreeSet<u16>,
-    /// Requests of gateways in standby whose initiators know that they were not executed; how many were;
-    /// under which claim each was, and what all cores there have applied.
+    /// Requests of gateways in standby whose initiators know that they were not executed; how many were, and how
+    /// many were aborted; under which claim each was executed, and what all cores there have applied.
     declined: BTreeSet<u16>,
     forwarded: u64,
+    recalled: u64,
     executed_in: BTreeMap<u16, u64>,
     applied: BTreeSet<u16>,
     next_id: u16,
@@ -179,6 +180,7 @@ impl World {
             promised: BTreeSet::new(),
             declined: BTreeSet::new(),
             forwarded: 0,
+            recalled: 0,
             executed_in: BTreeMap::new(),
             applied: BTreeSet::new(),
             next_id: 0,
@@ -218,7 +220,7 @@ impl World {
             saved: Vec::new(),
             keeping: None,
             publishing: false,
-            asking: 0,
+            asking: BTreeMap::new(),
             in_flight: 0,
             asked: VecDeque::new(),
             leaves: false,
@@ -545,18 +547,37 @@ impl World {
 
     /// An initiator at a gateway in standby requests a change.
     fn request(&mut self, index: usize) {
-        if self.gateways[index].asking < 3 && self.rng.u32(..10) == 0 {
+        if self.gateways[index].asking.len() < 3 && self.rng.u32(..10) == 0 {
             let (id, now) = (self.next_id(), Duration::from_millis(self.now));
             let gateway = &mut self.gateways[index];
-            gateway.asking += 1;
+            gateway.asking.insert(id, false);
             gateway.machine.ask(now, id.into(), id.to_be_bytes().into());
             self.turn(index);
         }
+        if self.rng.u32(..20) == 0 {
+            self.recall(index);
+        }
+    }
+
+    /// An initiator aborts its request to a gateway in standby.
+    fn recall(&mut self, index: usize) {
+        let nth = self.rng.usize(..3);
+        let now = Duration::from_millis(self.now);
+        let gateway = &mut self.gateways[index];
+        let Some((id, is_recalled)) = gateway.asking.iter_mut().nth(nth) else { return };
+        let id = *id;
+        *is_recalled = true;
+        self.recalled += 1;
+        if gateway.machine.recall(now, id.into()) {
+            gateway.asking.remove(&id);
+            self.declined.insert(id);
+        }
+        self.turn(index);
     }
 
     /// The answer to an initiator of a gateway in standby.
     fn answered(&mut self, index: usize, id: u16, outcome: &Outcome) {
-        self.gateways[index].asking -= 1;
+        let is_recalled = self.gateways[index].asking.remove(&id).expect("it is answered once");
         match outcome {
             Outcome::Executed(reply) if reply.is_empty() => {}
             Outcome::Executed(_) => {
@@ -569,7 +590,7 @@ impl World {
                     self.find(|| format!("g{index} answers {id}, which is not done"));
                 }
             }
-            Outcome::NotExecuted if self.gateways[index].is_active => {
+            Outcome::NotExecuted if self.gateways[index].is_active && !is_recalled => {
                 self.ask(index, Ask::Change(Change { id, is_forwarded: false }));
             }
             Outcome::NotExecuted => {

@@ -38,7 +38,7 @@ fn troubled(seed: u64, mutant: Mutant) -> World {
 
 #[test]
 fn nothing_of_an_earlier_holder_lands_after_a_later_one_and_what_was_acknowledged_is_kept() {
-    let (mut landed, mut refused, mut claims, mut forwarded, mut declined) = (0, 0, 0, 0, 0);
+    let (mut landed, mut refused, mut claims, mut forwarded, mut declined, mut recalled) = (0, 0, 0, 0, 0, 0);
     for seed in 0..40 {
         let mut world = troubled(seed, Mutant::None);
         if world.found.is_none() && world.active().len() != 1 {
@@ -49,9 +49,10 @@ fn nothing_of_an_earlier_holder_lands_after_a_later_one_and_what_was_acknowledge
         assert_eq!(world.found, None);
         (landed, refused, claims) = (landed + world.landed, refused + world.refused, claims + world.claims);
         (forwarded, declined) = (forwarded + world.forwarded, declined + world.declined.len());
+        recalled += world.recalled;
     }
     assert!(landed > 30_000 && refused > 100 && claims > 200, "{landed} {refused} {claims}");
-    assert!(forwarded > 1_000 && declined > 10, "{forwarded} {declined}");
+    assert!(forwarded > 1_000 && declined > 10 && recalled > 100, "{forwarded} {declined} {recalled}");
 }
 
 #[test]
