@@ -245,9 +245,7 @@ impl<I: Io> Core<I> {
 
     fn idle(&mut self, now: Time, timer: Option<Duration>) -> Wait {
         let wait = self.poller.wait(now, timer);
-        let waits_for_threads = wait == Wait::No
-            && self.tasks.len() > 0
-            && self.units.iter().any(|unit| unit.lane.waits_for_threads());
+        let waits_for_threads = wait == Wait::No && self.units.wait_for_threads();
         if waits_for_threads { self.poller.wait_for_threads(now, timer) } else { wait }
     }
 
@@ -374,6 +372,7 @@ impl<I: Io> Core<I> {
         while let Some(unit) = self.units.used.get(index).copied() {
             let mut done = std::mem::take(&mut self.agenda.done);
             let waits = self.units[unit].lane.flush(&mut self.io, &mut done);
+            self.units.check_threads(unit);
             if waits {
                 index += 1;
             } else {

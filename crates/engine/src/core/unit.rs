@@ -126,6 +126,8 @@ pub(super) struct Units<I: Io> {
     slots: Vec<Option<Unit<I>>>,
     /// Those whose lanes are to be flushed at the end of the turn.
     pub(super) used: Vec<u32>,
+    /// Those whose lanes waited for threads when they were used last.
+    threaded: Vec<u32>,
     /// Those that are being removed.
     pub(super) leaving: Vec<u32>,
     /// Publications that tasks keep from being complete here.
@@ -141,6 +143,7 @@ impl<I: Io> Units<I> {
         let mut all = Units {
             slots: Vec::new(),
             used,
+            threaded: Vec::new(),
             leaving: Vec::new(),
             publications: Vec::new(),
             nowhere: Held::default(),
@@ -160,6 +163,7 @@ impl<I: Io> Units<I> {
 
     pub(super) fn remove(&mut self, number: u32) -> Option<Unit<I>> {
         self.used.retain(|used| *used != number);
+        self.threaded.retain(|threaded| *threaded != number);
         self.leaving.retain(|leaving| *leaving != number);
         self.slots.get_mut(slot(number))?.take_if(|unit| unit.number == number)
     }
@@ -194,6 +198,22 @@ impl<I: Io> Units<I> {
             self.used.push(number);
         }
         &mut *self[number].lane
+    }
+
+    /// Its lane was used: whether threads carry out what it has begun is checked before the core spins.
+    pub(super) fn check_threads(&mut self, number: u32) {
+        if self[number].lane.waits_for_threads() && !self.threaded.contains(&number) {
+            self.threaded.push(number);
+        }
+    }
+
+    /// Whether threads carry out operations of any lane. Those of units that are not used are not asked: a core that
+    /// spins does this in each turn.
+    pub(super) fn wait_for_threads(&mut self) -> bool {
+        let mut threaded = std::mem::take(&mut self.threaded);
+        threaded.retain(|number| self.get(*number).is_some_and(|unit| unit.lane.waits_for_threads()));
+        self.threaded = threaded;
+        !self.threaded.is_empty()
     }
 
     /// How many slots there are, for iterating while units are added and removed.
@@ -243,5 +263,100 @@ impl<I: Io> scsi::Units for Units<I> {
 
     fn find(&self, is_it: &dyn Fn(&View) -> bool) -> Option<&View> {
         self.iter().map(|unit| &unit.view).find(|view| is_it(view))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::files::System;
+    use crate::stores::Opened;
+    use config::{Config, ServeOptions};
+    use reactor::io::Completion;
+    use reactor::uring::Uring;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use store::lane::{Op, Submitted};
+    use wire::Span;
+
+    /// A lane that counts how often it is asked whether it waits for threads.
+    #[derive(Clone, Default)]
+    struct Asked {
+        waits: Arc<AtomicBool>,
+        count: Arc<AtomicUsize>,
+    }
+
+    impl Asked {
+        fn count(&self) -> usize {
+            self.count.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Lane<Uring> for Asked {
+        fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
+            None
+        }
+
+        fn submit(&mut self, _io: &mut Uring, _id: OpId, _op: &Op) -> Submitted {
+            Submitted::Later
+        }
+
+        fn completed(&mut self, _io: &mut Uring, _completion: Completion, _done: &mut Vec<(OpId, Outcome)>) {}
+
+        fn flush(&mut self, _io: &mut Uring, _done: &mut Vec<(OpId, Outcome)>) -> bool {
+            false
+        }
+
+        fn waits_for_threads(&self) -> bool {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            self.waits.load(Ordering::Relaxed)
+        }
+
+        fn in_flight(&self) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_core_that_spins_asks_only_units_that_wait_for_threads_whether_they_still_do() {
+        const UNITS: usize = 8;
+        let options = ServeOptions {
+            lun: vec!["ram:1M".into(); UNITS],
+            cores: Some("0".into()),
+            ..ServeOptions::default()
+        };
+        let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+        let opened = || Opened::<Uring> {
+            store: store::open_ram(1 << 20).expect("memory"),
+            failed: None,
+            losses: Arc::default(),
+            space: Arc::default(),
+            seat: None,
+        };
+        let (new, _) = NewUnit::all(&config, &[(); UNITS].map(|()| opened()), &System);
+        let mut units = Units::new(new.into_iter().map(|unit| Unit::new(unit, 0)).collect());
+        let asked = [(); UNITS].map(|()| Asked::default());
+        for (number, lane) in (0..).zip(&asked) {
+            units[number].lane = Box::new(lane.clone());
+        }
+        let counts = || asked.each_ref().map(Asked::count);
+
+        asked[3].waits.store(true, Ordering::Relaxed);
+        [3, 4, 3].into_iter().for_each(|number| units.check_threads(number));
+        let before = counts();
+        for _ in 0..10 {
+            assert!(units.wait_for_threads());
+        }
+        asked[3].waits.store(false, Ordering::Relaxed);
+        for _ in 0..10 {
+            assert!(!units.wait_for_threads());
+        }
+        let mut expected = before;
+        expected[3] += 11;
+        assert_eq!(counts(), expected);
+
+        asked[3].waits.store(true, Ordering::Relaxed);
+        units.check_threads(3);
+        units.remove(3);
+        assert!(!units.wait_for_threads());
     }
 }
