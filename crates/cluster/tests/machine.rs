@@ -127,7 +127,7 @@ fn a_namesake_is_noticed_by_the_one_that_was_there_before() {
     assert_eq!(rig.next(), None);
     let status = rig.machine.status();
     assert_eq!(status.role, Role::Active, "it serves on");
-    assert!(status.fault.is_some_and(|why| why.contains("another daemon is gateway a as well")));
+    assert!(status.fault.is_some_and(|why| why.contains("another daemon is gateway a, too")));
 }
 
 /// A rig that is active.
