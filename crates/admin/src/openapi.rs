@@ -234,7 +234,7 @@ fn describe(operation: &Operation) -> Value {
         "summary": operation.summary,
         "parameters": parameters,
         "responses": {
-            "200": { "description": "It is so", "content": { kind: { "schema": schema } } },
+            "200": { "description": "Success", "content": { kind: { "schema": schema } } },
             "default": problem,
         },
     });

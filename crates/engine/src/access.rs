@@ -253,7 +253,7 @@ impl srp::login::Access for Directory {
     fn admit(&self, applicant: &srp::login::Applicant) -> Result<bool, (RejectReason, String)> {
         let srp::login::Applicant { from, portal, initiator_port, target_port, keeps_others } = applicant;
         let (initiator, target) = (srp::login::port_name(initiator_port), srp::login::port_name(target_port));
-        tracing::debug!(%from, %portal, initiator, target, keeps_others, "login: an SRP initiator asks for a channel");
+        tracing::debug!(%from, %portal, initiator, target, keeps_others, "login: an SRP initiator requests a channel");
         let portal = self.portal_of(applicant.portal);
         let Some((portal, index)) = portal.and_then(|portal| Some((portal, self.config.srp_target(portal)?)))
         else {

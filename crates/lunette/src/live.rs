@@ -172,7 +172,7 @@ impl Live {
         }
         let fix = "get it again, and repeat the change if it still applies";
         let fault = fault("If-Match", "the configuration has changed since it was read", fix);
-        Err(refused(Refusal::Stale, "somebody else has changed the configuration", vec![fault]))
+        Err(refused(Refusal::Stale, "someone else has changed the configuration", vec![fault]))
     }
 
     fn carry_out(&mut self, change: &ChangeRequest, dry_run: bool, expected: Option<&str>) -> Answer {
@@ -278,7 +278,7 @@ impl Live {
         }
         let what = "the file has changed since the daemon read it";
         let fault = fault(&path.display().to_string(), what, "run lunette reload first");
-        Err(refused(Refusal::Conflict, "somebody else has changed the configuration file", vec![fault]))
+        Err(refused(Refusal::Conflict, "someone else has changed the configuration file", vec![fault]))
     }
 
     /// Makes this gateway the active one for a LUN.

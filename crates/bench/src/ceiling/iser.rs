@@ -87,7 +87,7 @@ impl Messages for Iser {
 
     fn read(&mut self, place: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
         let write = self.writes.get(bytes(place)).copied();
-        let write = write.ok_or_else(|| breach("data that nobody asked for"))?;
+        let write = write.ok_or_else(|| breach("unrequested data"))?;
         // To the session this is solicited data.
         let pdu = DataOut {
             flags: FINAL,

@@ -277,7 +277,7 @@ impl Session {
         };
         let write = place.and_then(|place| self.writes.get_mut(place)).and_then(Option::as_mut);
         let (Some(place), Some(write)) = (place, write.filter(|write| is_it(write))) else {
-            return Err(breach("Data-Out that nobody asked for"));
+            return Err(breach("unrequested Data-Out"));
         };
         write.received = write.received.saturating_add(pdu.data_segment_length.get());
         if !pdu.last() {

@@ -122,7 +122,7 @@ impl Messages for Srp {
 }
 
 fn unasked() -> io::Error {
-    breach("data that nobody asked for")
+    breach("unrequested data")
 }
 
 fn remote(buffer: &Direct) -> Remote {

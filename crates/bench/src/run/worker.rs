@@ -236,7 +236,7 @@ impl Worker {
         match outcome {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(failed(&error)),
-            None => Err(failed(&"no answer came")),
+            None => Err(failed(&"no answer")),
         }
     }
 

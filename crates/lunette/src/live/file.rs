@@ -37,7 +37,7 @@ impl Replacement {
     /// Replaces the file, if it still has the text `before`.
     pub(super) fn commit(self, before: &str) -> io::Result<()> {
         if fs::read_to_string(&self.file)? != before {
-            return Err(io::Error::other("somebody else has changed it meanwhile"));
+            return Err(io::Error::other("someone else has changed it meanwhile"));
         }
         fs::rename(&self.beside, &self.file)?;
         let folder = self.file.parent().map(File::open).transpose();

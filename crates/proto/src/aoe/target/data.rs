@@ -78,7 +78,7 @@ impl Target {
             return self.fault("a push past the command's data-in");
         }
         if task.fetch.is_some() {
-            return self.fault("an ending while data is still asked for");
+            return self.fault("an ending while data is still requested");
         }
         // Data-in is one frame at most, which the engine always sends in one piece.
         let Some(ending) = end.filter(|_| at == 0) else { return self.fault("an answer of several frames") };

@@ -111,7 +111,7 @@ impl Layer {
         // was lost. Over RDMA nothing is counted.
         if self.rdma.is_none() && pdu.response == ScsiResponse::COMPLETED && pdu.exp_data_sn.get() > input_sn
         {
-            return breach("ExpDataSN beyond what came (RFC 7143 section 11.4.8)");
+            return breach("ExpDataSN beyond the data received (RFC 7143 section 11.4.8)");
         }
         let outcome = match pdu.response {
             ScsiResponse::COMPLETED => Outcome::Status { status: pdu.status, sense: sense(data)? },

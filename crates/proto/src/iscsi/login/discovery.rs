@@ -22,7 +22,7 @@ pub fn text_request(
     let mut seen: Vec<&str> = Vec::with_capacity(pairs.len());
     for (name, value) in pairs.iter().copied() {
         if seen.contains(&name) {
-            return Err(format!("{name} came twice"));
+            return Err(format!("{name} was sent twice"));
         }
         seen.push(name);
         let Some(rule) = keys::find(name) else {

@@ -198,7 +198,7 @@ impl InitiatorLogin {
             let rule = keys::find(name);
             let repeatable = rule.is_some_and(|rule| rule.key == Key::TargetAddress);
             if !repeatable && self.seen.iter().any(|seen| seen == name) {
-                return Err(format!("{name} came twice"));
+                return Err(format!("{name} was sent twice"));
             }
             self.seen.push(name.to_string());
             match rule {

@@ -307,9 +307,9 @@ impl TargetLogin {
             }
             Some((stage, before)) if *stage != self.stage && before == value => {
                 let may_repeat = rule.is_some_and(|rule| rule.kind == Kind::Text);
-                if may_repeat { Ok(false) } else { Err(initiator_error(format!("{name} came twice"))) }
+                if may_repeat { Ok(false) } else { Err(initiator_error(format!("{name} was sent twice"))) }
             }
-            Some(_) => Err(initiator_error(format!("{name} came twice"))),
+            Some(_) => Err(initiator_error(format!("{name} was sent twice"))),
         }
     }
 

@@ -152,7 +152,7 @@ impl Layer {
             return self.fault("a fetch past the command's data-out");
         }
         if end < task.unsolicited_end {
-            return self.fault("a fetch without a place for data that comes unasked");
+            return self.fault("a fetch without a buffer for unsolicited data");
         }
         task.fetch = Some(Fetch { at, into, end });
         if let Incoming::Unplaced(data) = self.incoming

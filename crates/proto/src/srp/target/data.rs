@@ -62,7 +62,7 @@ impl Target {
             return self.transfer_fault(id, "a push past the command's data-in");
         }
         if end.is_some() && task.fetch.is_some() {
-            return self.transfer_fault(id, "an ending while data is still asked for");
+            return self.transfer_fault(id, "an ending while data is still requested");
         }
         task.push = Some(transfer);
         task.ending = end;

@@ -365,7 +365,7 @@ fn functions_that_are_not_there_are_refused() {
 fn the_reason_of_a_failed_text_negotiation_is_reported() {
     for (keys, why) in [
         ("HeaderDigest=None\0", "HeaderDigest in the full feature phase"),
-        ("InitiatorAlias=a\0InitiatorAlias=b\0", "InitiatorAlias came twice"),
+        ("InitiatorAlias=a\0InitiatorAlias=b\0", "InitiatorAlias was sent twice"),
         ("MaxRecvDataSegmentLength=1\0", "MaxRecvDataSegmentLength is out of bounds"),
     ] {
         let mut driver = Driver::new(|_| {});

@@ -296,7 +296,7 @@ fn a_transfer_that_cannot_be_ends_its_connection_alone() {
     let wrong: [(Verb, &str); 4] = [
         (Box::new(into(4, 100)), "continue where the last one ended"),
         (Box::new(into(0, 3001)), "past the command's data-out"),
-        (Box::new(into(0, 1000)), "without a place for data that comes unasked"),
+        (Box::new(into(0, 1000)), "without a buffer for unsolicited data"),
         (Box::new(push(0, 1)), "past the command's data-in"),
     ];
     for (verb, words) in wrong {
