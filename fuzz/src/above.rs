@@ -123,7 +123,7 @@ impl Above {
     }
 
     /// Whether only unfinished tasks have places in use.
-    pub fn has_all_back(&self) -> bool {
+    pub fn ended_tasks_hold_nothing(&self) -> bool {
         self.in_flight.iter().all(|task| self.commands.iter().any(|command| command.task == *task))
     }
 

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused() {
+    fn inconsistent_lengths_are_refused() {
         for data in [0, 4, 6, 7, 9, 12] {
             assert_eq!(Parts::of(&message(5, data)).err(), Some(Violation::Length), "{data}");
         }

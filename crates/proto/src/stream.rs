@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_sends_more_at_once() {
+    fn a_lone_connection_batches_more_answers() {
         for is_summed in [false, true] {
             assert_eq!(answers(Transmit::SHARED_BYTES_MAX, is_summed), 2);
             assert_eq!(answers(Transmit::ALONE_BYTES_MAX, is_summed), 16);

@@ -173,7 +173,7 @@ impl Driver {
                 self.above.answer(&mut self.machine, self.now);
             } else if self.fabric.posts == before {
                 let is_idle = self.fabric.posted.is_empty();
-                assert!(!is_idle || self.machine.is_over() || self.above.has_all_back());
+                assert!(!is_idle || self.machine.is_over() || self.above.ended_tasks_hold_nothing());
                 return;
             }
         }

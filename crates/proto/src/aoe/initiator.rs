@@ -137,9 +137,9 @@ pub struct Initiator {
     /// Commands that wait until retransmitted writes to the same sectors are answered.
     parked: Vec<TaskId>,
     /// Commands whose data-out has to be interpreted.
-    looks: VecDeque<TaskId>,
+    to_interpret: VecDeque<TaskId>,
     /// The machine's own next request.
-    errand: Option<Kind>,
+    own_request: Option<Kind>,
     peer: Peer,
     identity: Option<IdentifyData>,
     made: Made,
@@ -186,8 +186,8 @@ impl Initiator {
             tasks: TaskTable::new(config.queue_depth),
             work: VecDeque::with_capacity(depth.saturating_mul(2)),
             parked: Vec::new(),
-            looks: VecDeque::new(),
-            errand: Some(Kind::Query),
+            to_interpret: VecDeque::new(),
+            own_request: Some(Kind::Query),
             peer: Peer { mac: Mac::BROADCAST, buffer_count: 0, firmware: 0, sectors: 0 },
             identity: None,
             made: Made::default(),
@@ -241,13 +241,13 @@ impl Initiator {
         let Some(plan) = self.tasks.get(id).map(|task| task.plan) else { return false };
         match plan {
             Plan::Ata(_) | Plan::Feature(_) | Plan::Order(_) => return false,
-            Plan::Move { .. } | Plan::Flush | Plan::Trim { .. } | Plan::Ask | Plan::Look { .. } => {}
+            Plan::Move { .. } | Plan::Flush | Plan::Trim { .. } | Plan::Ask | Plan::Interpret { .. } => {}
             Plan::Made | Plan::Fail(_) => {}
         }
         let changed = self.target_of(id, plan);
         self.abandon_sent(now, id);
         self.tasks.release(id);
-        for queue in [&mut self.work, &mut self.looks] {
+        for queue in [&mut self.work, &mut self.to_interpret] {
             queue.retain(|other| *other != id);
         }
         self.parked.retain(|other| *other != id);
@@ -308,16 +308,16 @@ impl Initiator {
 
     /// Data-out that the machine has to interpret; pass it to [`Initiator::bring`].
     pub fn wants(&mut self) -> Option<Places> {
-        let task = self.tasks.get(*self.looks.front()?)?;
-        let Plan::Look { bytes, .. } = task.plan else { return None };
+        let task = self.tasks.get(*self.to_interpret.front()?)?;
+        let Plan::Interpret { bytes, .. } = task.plan else { return None };
         Some(task.request.write.slice(0, bytes))
     }
 
     /// Takes the data-out requested by [`Initiator::wants`].
     pub fn bring(&mut self, list: &[u8]) {
-        let Some(id) = self.looks.pop_front() else { return };
+        let Some(id) = self.to_interpret.pop_front() else { return };
         let (Some(task), Some(identity)) = (self.tasks.get(id).copied(), &self.identity) else { return };
-        let Plan::Look { is_fresh, .. } = task.plan else { return };
+        let Plan::Interpret { is_fresh, .. } = task.plan else { return };
         let Some(extents) = self.tasks.extents(id) else { return };
         let plan = translate::with_parameters(&task.request.cdb, list, identity, is_fresh, extents);
         self.made.clear();
@@ -343,11 +343,11 @@ impl Initiator {
 
     /// Whether there may be something to send.
     pub fn owes(&self) -> bool {
-        let may_send = self.errand.is_some()
+        let may_send = self.own_request.is_some()
             || self.may_send_abandoned()
             || self.may_retransmit()
             || self.may_send_more();
-        self.phase != Phase::Over && (may_send || !self.looks.is_empty())
+        self.phase != Phase::Over && (may_send || !self.to_interpret.is_empty())
     }
 
     /// Ends the session: [`Event::Gone`] follows.
@@ -396,7 +396,7 @@ impl Initiator {
 
     fn query_target(&mut self) {
         if !self.is_asking {
-            (self.is_asking, self.errand) = (true, Some(Kind::Query));
+            (self.is_asking, self.own_request) = (true, Some(Kind::Query));
         }
     }
 
@@ -448,7 +448,7 @@ impl Initiator {
             self.phase = Phase::Over;
             self.work.clear();
             self.parked.clear();
-            self.looks.clear();
+            self.to_interpret.clear();
             self.events.push_back(Event::Gone { reason: reason.to_string() });
         }
     }
@@ -473,7 +473,7 @@ impl Initiator {
             | Plan::Feature(_)
             | Plan::Ata(_)
             | Plan::Order(_) => self.work.push_back(id),
-            Plan::Look { .. } => self.looks.push_back(id),
+            Plan::Interpret { .. } => self.to_interpret.push_back(id),
             Plan::Made => self.end(id, None),
             Plan::Fail(failure) => self.end(id, Some(failure)),
         }
@@ -503,7 +503,10 @@ impl Initiator {
             (None, Plan::Trim { .. } | Plan::Feature(_)) => (task.request.write.len(), 0),
             (
                 None,
-                Plan::Move { way: AtaTransfer::Verify, .. } | Plan::Ask | Plan::Look { .. } | Plan::Flush,
+                Plan::Move { way: AtaTransfer::Verify, .. }
+                | Plan::Ask
+                | Plan::Interpret { .. }
+                | Plan::Flush,
             )
             | (None, Plan::Ata(_) | Plan::Order(_) | Plan::Fail(_))
             | (Some(_), _) => (0, 0),

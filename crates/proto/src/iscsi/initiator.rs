@@ -272,14 +272,14 @@ impl StreamMachine for Initiator {
     }
 
     fn header(&mut self, now: Time, bytes: &[u8]) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         if let Err(reason) = self.received(bytes) {
             self.layer.over(&reason);
         }
     }
 
     fn body(&mut self, now: Time, digest_ok: bool) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         let Receiving::Body { task, place } = self.receiving else { return };
         self.receiving = Receiving::Header;
         if !digest_ok {

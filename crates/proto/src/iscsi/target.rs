@@ -165,13 +165,13 @@ impl StreamMachine for Target {
     }
 
     fn header(&mut self, now: Time, bytes: &[u8]) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         self.received(bytes);
         self.layer.pace();
     }
 
     fn body(&mut self, now: Time, digest_ok: bool) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         let data = match self.layer.incoming {
             Incoming::Body { data, .. } => Some(data),
             Incoming::Skip { data, .. } => data,

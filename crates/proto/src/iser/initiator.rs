@@ -136,7 +136,7 @@ impl MessageMachine for Initiator {
     }
 
     fn established(&mut self, now: Time, _private_data: &[u8]) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         self.is_connected = true;
     }
 
@@ -151,7 +151,7 @@ impl MessageMachine for Initiator {
     }
 
     fn received(&mut self, now: Time, message: Message<'_>) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         self.free.push(message.place);
         if !self.layer.is_over()
             && let Err(reason) = self.take(message)

@@ -176,13 +176,13 @@ impl MessageMachine for Target {
     }
 
     fn asked(&mut self, now: Time, private_data: &[u8]) -> Answer {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         self.invalidates = super::invalidates(private_data);
         Answer::Accept(super::private_data(self.invalidates))
     }
 
     fn established(&mut self, now: Time, _private_data: &[u8]) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
     }
 
     fn receives(&self) -> Receives {
@@ -201,7 +201,7 @@ impl MessageMachine for Target {
     }
 
     fn received(&mut self, now: Time, message: Message<'_>) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         if matches!(self.layer.phase, Phase::Ending { .. } | Phase::Closing(_) | Phase::Over) {
             return self.free.push(message.place);
         }
@@ -223,7 +223,7 @@ impl MessageMachine for Target {
                 self.work_done(task, false);
             }
             Some(Work::Read { task, len }) => {
-                self.layer.heard(now);
+                self.layer.note_peer_activity(now);
                 self.layer.solicited_done(task, len);
                 self.work_done(task, true);
             }

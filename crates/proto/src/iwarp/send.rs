@@ -284,7 +284,7 @@ impl Sending {
         let mut result = Ok(());
         while !self.is_terminated
             && (batch.has_room(bytes, segments)
-                || (self.goes_along() && batch.has_room_without_payload(bytes, segments)))
+                || (self.fits_full_batch() && batch.has_room_without_payload(bytes, segments)))
         {
             if let Some(payload) = self.terminate.take() {
                 self.is_terminated = true;
@@ -315,7 +315,7 @@ impl Sending {
 
     /// Whether what comes next is sent with a batch that is full: messages without payload, such as an answer
     /// together with its data, and the rest of a message in progress that is not too long.
-    fn goes_along(&self) -> bool {
+    fn fits_full_batch(&self) -> bool {
         let work = self.queue.front();
         match self.current {
             Some(Source::Work) => work.is_some_and(|work| work.total <= WHOLE_BYTES_MAX),

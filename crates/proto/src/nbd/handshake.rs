@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_protocol_is_named() {
+    fn protocol_violations_are_named() {
         assert_eq!(refusal(&[b"HTTP/1.1 400 Bad Request".to_vec()]), Refusal::NotNbd);
         assert_eq!(refusal(&[greeting(2)]), Refusal::TooOld);
         let oldstyle = [nbd::SERVER_MAGIC.to_be_bytes(), nbd::OLDSTYLE_MAGIC.to_be_bytes()].concat();

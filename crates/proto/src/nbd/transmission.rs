@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_breaks_the_protocol_is_named() {
+    fn all_protocol_violations_are_named() {
         let (last, plain) = (chunk::DONE, Export { structured: false, ..EXPORT });
         let of_read = |stream: &dyn Fn(u64) -> Vec<u8>| violation(EXPORT, Command::Read, stream);
         assert_eq!(of_read(&|_| b"GARBAGE that is no reply".to_vec()), Violation::Magic);

@@ -77,7 +77,7 @@ fn chap_works_with_every_algorithm_both_ways() {
             let (credentials, own) = chap(&[algorithm], mutual);
             let pair = Pair::logged_in(Setup::with(Offers::default(), |setup| {
                 setup.chunk = 64;
-                setup.door.chap = Some(credentials);
+                setup.access.chap = Some(credentials);
                 setup.plan.chap = Some(own);
             }));
             let session = pair.device.session.unwrap();
@@ -93,11 +93,11 @@ fn wrong_secrets_are_refused() {
         (|setup| setup.plan.chap.as_mut().unwrap().own.secret = b"wrong".to_vec(), "0201", "wrong CHAP"),
         (|setup| setup.plan.chap.as_mut().unwrap().own.name = "bob".into(), "0201", "wrong CHAP"),
         (|setup| setup.plan.chap = None, "0201", "AuthMethod"),
-        (|setup| setup.door.chap.as_mut().unwrap().mutual = None, "0201", "mutual CHAP"),
+        (|setup| setup.access.chap.as_mut().unwrap().mutual = None, "0201", "mutual CHAP"),
         (
             |setup| {
-                let secret = setup.door.chap.as_ref().unwrap().secret.clone();
-                setup.door.chap.as_mut().unwrap().mutual.as_mut().unwrap().1 = secret;
+                let secret = setup.access.chap.as_ref().unwrap().secret.clone();
+                setup.access.chap.as_mut().unwrap().mutual.as_mut().unwrap().1 = secret;
             },
             "0201",
             "one CHAP secret",
@@ -106,7 +106,7 @@ fn wrong_secrets_are_refused() {
     for (spoil, status, why) in cases {
         let (credentials, own) = chap(&Algorithm::ALL, true);
         let mut pair = Pair::new(Setup::with(Offers::default(), |setup| {
-            setup.door.chap = Some(credentials);
+            setup.access.chap = Some(credentials);
             setup.plan.chap = Some(own);
             spoil(setup);
         }));
@@ -119,7 +119,7 @@ fn wrong_secrets_are_refused() {
     let (mut credentials, own) = chap(&Algorithm::ALL, true);
     credentials.mutual.as_mut().unwrap().1 = b"not it".to_vec();
     let mut pair = Pair::new(Setup::with(Offers::default(), |setup| {
-        setup.door.chap = Some(credentials);
+        setup.access.chap = Some(credentials);
         setup.plan.chap = Some(own);
     }));
     pair.run();
@@ -135,7 +135,8 @@ fn refusals_have_their_status() {
         (Refusal::Unavailable("store failed".into()), "0301"),
     ];
     for (refusal, status) in cases {
-        let mut pair = Pair::new(Setup::with(Offers::default(), |setup| setup.door.refusal = Some(refusal)));
+        let mut pair =
+            Pair::new(Setup::with(Offers::default(), |setup| setup.access.refusal = Some(refusal)));
         pair.run();
         assert!(pair.gone().contains(status), "{}", pair.gone());
         assert!(pair.target_gone.unwrap().contains(INITIATOR));
@@ -147,7 +148,7 @@ fn login_text_may_come_in_pieces() {
     let (credentials, own) = chap(&[Algorithm::Md5], true);
     let pair = Pair::logged_in(Setup::with(digests(true), |setup| {
         setup.plan.text_bytes = 25;
-        setup.door.chap = Some(credentials);
+        setup.access.chap = Some(credentials);
         setup.plan.chap = Some(own);
     }));
     assert!(pair.initiator.machine.negotiated().unwrap().header_digest);
@@ -158,7 +159,7 @@ fn discovery_lists_targets() {
     let mut pair = Pair::logged_in(Setup::with(digests(true), |setup| {
         setup.plan.target = None;
         setup.plan.offers.max_recv = 1024;
-        setup.door.targets = 100;
+        setup.access.targets = 100;
     }));
     assert!(pair.initiator.machine.text(b"SendTargets=All\0"));
     pair.run();

@@ -65,7 +65,7 @@ impl Speaks for iser::target::Target {
     fn new() -> Self {
         let (from, portal) = addresses();
         let setup = Setup { queue_depth: 128, ..Setup::default() };
-        iser::target::Target::new(setup.target(), 1024, Arc::new(setup.door), from, portal, START)
+        iser::target::Target::new(setup.target(), 1024, Arc::new(setup.access), from, portal, START)
     }
 
     fn command(message: &[u8]) -> Option<Asked> {
@@ -91,9 +91,9 @@ impl Speaks for iser::target::Target {
 }
 
 /// Grants all logins.
-struct Door;
+struct TestAccess;
 
-impl Access for Door {
+impl Access for TestAccess {
     fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)> {
         Ok(applicant.keeps_others)
     }
@@ -110,7 +110,7 @@ impl Speaks for srp::target::Target {
             login_within: IDLE,
             idle: IDLE,
         };
-        srp::target::Target::new(config, Arc::new(Door), from, portal, START)
+        srp::target::Target::new(config, Arc::new(TestAccess), from, portal, START)
     }
 
     fn command(message: &[u8]) -> Option<Asked> {

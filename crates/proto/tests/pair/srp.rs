@@ -5,8 +5,8 @@ mod hostile;
 mod logins;
 mod order;
 mod rig;
+mod scripted;
 mod shapes;
-mod wild;
 
 use crate::support::rig::START;
 use crate::support::{BROKEN, GOOD, HANG, HOST, IDLE, LIE, READ, TEST_UNIT_READY, WRITE, command, host};
@@ -292,7 +292,7 @@ fn both_ends_keep_the_connection_alive() {
 
 /// A side without credits cannot send a ping, and waits.
 #[test]
-fn a_target_that_works_long_is_not_given_up() {
+fn a_target_that_is_busy_for_long_is_not_abandoned() {
     let mut rig = Rig::ours(INITIATOR, TargetConfig { queue_depth: 1, ..CONFIG }, 10);
     rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY));
     rig.pass(IDLE * 20);
@@ -302,7 +302,7 @@ fn a_target_that_works_long_is_not_given_up() {
 #[test]
 fn a_login_does_not_take_for_ever() {
     let machine = Initiator::new(INITIATOR, START);
-    let mut rig = Rig::new(machine, rig::target(CONFIG, rig::Door::default()), 1);
+    let mut rig = Rig::new(machine, rig::target(CONFIG, rig::TestAccess::default()), 1);
     rig.pass(IDLE * 2);
     assert_eq!(rig.gone(), "login took too long");
 }

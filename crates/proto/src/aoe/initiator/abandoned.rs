@@ -54,7 +54,7 @@ struct Request {
     /// It was sent more than once.
     is_copied: bool,
     /// It, or its NOP, was sent, and may be answered until the deadline.
-    is_flying: bool,
+    is_in_flight: bool,
     /// When to send it or its NOP next; `None`: now.
     deadline: Option<Time>,
     timeout: Duration,
@@ -84,7 +84,7 @@ pub(super) struct Passage {
     pub room: usize,
     /// The most requests in flight, and those of commands.
     pub window: u16,
-    pub flying: u16,
+    pub in_flight: u16,
     /// NOP proves something.
     pub has_nop: bool,
 }
@@ -111,7 +111,7 @@ impl Abandoned {
             way: Some(way),
             kind: Kind::Repeated { section, data },
             is_copied,
-            is_flying: false,
+            is_in_flight: false,
             deadline: None,
             timeout: LONG_TIMEOUT,
         });
@@ -157,15 +157,15 @@ impl Abandoned {
     }
 
     /// How many of those that are retransmitted may still be answered.
-    pub(super) fn flying(&self) -> u16 {
+    pub(super) fn in_flight(&self) -> u16 {
         if self.repeated == 0 {
             return 0;
         }
-        u16::try_from(self.flying_of(false)).unwrap_or(u16::MAX)
+        u16::try_from(self.in_flight_of(false)).unwrap_or(u16::MAX)
     }
 
-    fn flying_of(&self, is_abandoned: bool) -> usize {
-        let is_one = |one: &&Request| one.is_flying && one.is_abandoned() == is_abandoned;
+    fn in_flight_of(&self, is_abandoned: bool) -> usize {
+        let is_one = |one: &&Request| one.is_in_flight && one.is_abandoned() == is_abandoned;
         self.requests.iter().filter(is_one).count()
     }
 
@@ -222,7 +222,7 @@ impl Abandoned {
     /// A new session begins: what was in transit is to be retransmitted.
     pub(super) fn begin(&mut self) {
         for request in &mut self.requests {
-            if std::mem::take(&mut request.is_flying) {
+            if std::mem::take(&mut request.is_in_flight) {
                 request.deadline = None;
             }
             request.timeout = LONG_TIMEOUT;
@@ -234,8 +234,8 @@ impl Abandoned {
         if self.repeated == 0 && !passage.has_nop {
             return None;
         }
-        let may_repeat = passage.flying.saturating_add(self.flying()) < passage.window;
-        let may_ask = passage.has_nop && self.flying_of(true) < NOPS_MAX;
+        let may_repeat = passage.in_flight.saturating_add(self.in_flight()) < passage.window;
+        let may_ask = passage.has_nop && self.in_flight_of(true) < NOPS_MAX;
         self.requests.iter().position(|request| {
             request.deadline.is_none()
                 && match &request.kind {
@@ -255,7 +255,7 @@ impl Abandoned {
         // They take turns: the one sent last goes to the end.
         let mut request = self.requests.remove(self.due(passage)?);
         let deadline = now.after(request.timeout);
-        (request.deadline, request.is_flying) = (Some(deadline), true);
+        (request.deadline, request.is_in_flight) = (Some(deadline), true);
         request.timeout = request.timeout.saturating_mul(2).min(TIMEOUT_MAX);
         request.way = request.way.filter(|way| *way == passage.way);
         if let Kind::GivenUp { nop: nop @ None } = &mut request.kind {
@@ -276,7 +276,7 @@ impl Abandoned {
     pub(super) fn expire(&mut self, now: Time) -> Option<Time> {
         for request in &mut self.requests {
             request.deadline = request.deadline.filter(|deadline| *deadline > now);
-            request.is_flying &= request.deadline.is_some();
+            request.is_in_flight &= request.deadline.is_some();
         }
         self.requests.iter().filter_map(|request| request.deadline).min()
     }
@@ -303,7 +303,7 @@ impl Request {
     /// Stops retransmitting it; a NOP follows when no copy of it can be in transit any more.
     fn abandon(&mut self, now: Time) {
         self.kind = Kind::GivenUp { nop: None };
-        (self.is_flying, self.timeout) = (false, LONG_TIMEOUT);
+        (self.is_in_flight, self.timeout) = (false, LONG_TIMEOUT);
         self.deadline = Some(now.after(COPIES_WITHIN));
     }
 

@@ -62,7 +62,7 @@ pub(super) struct Piece {
     /// How often it was retransmitted.
     pub retries: u8,
     /// Its answer is still awaited; otherwise it is to be retransmitted.
-    pub is_flying: bool,
+    pub is_in_flight: bool,
 }
 
 impl Piece {
@@ -93,7 +93,7 @@ pub(super) struct Pieces {
     /// Tags of requests to be retransmitted, in the order in which they timed out; some may have been
     /// answered since.
     retransmissions: VecDeque<u32>,
-    flying: u16,
+    in_flight: u16,
 }
 
 impl Pieces {
@@ -105,7 +105,7 @@ impl Pieces {
             slots: vec![Slot { generation: first_generation, piece: None }; usize::from(count)],
             free: (0..count).collect(),
             retransmissions: VecDeque::with_capacity(usize::from(count)),
-            flying: 0,
+            in_flight: 0,
         }
     }
 
@@ -115,8 +115,8 @@ impl Pieces {
     }
 
     /// Those of them whose answer is still awaited.
-    pub(super) fn flying(&self) -> u16 {
-        self.flying
+    pub(super) fn in_flight(&self) -> u16 {
+        self.in_flight
     }
 
     /// A request that is sent now, with a tag that no abandoned write has; `None`: there are too many.
@@ -129,9 +129,9 @@ impl Pieces {
     ) -> Option<u32> {
         let number = self.free.pop_front()?;
         let slot = self.slots.get_mut(usize::from(number))?;
-        let piece = Piece { kind, first_at: now, sent_at: now, timeout, retries: 0, is_flying: true };
+        let piece = Piece { kind, first_at: now, sent_at: now, timeout, retries: 0, is_in_flight: true };
         slot.piece = Some(piece);
-        self.flying = self.flying.saturating_add(1);
+        self.in_flight = self.in_flight.saturating_add(1);
         loop {
             slot.generation = slot.generation.wrapping_add(1);
             let [high, low] = slot.generation.to_be_bytes();
@@ -164,7 +164,7 @@ impl Pieces {
     /// No answers are awaited any more. Tags continue from where they were.
     pub(super) fn forget(&mut self) {
         self.retransmissions.clear();
-        self.flying = 0;
+        self.in_flight = 0;
         for (number, slot) in (0..=u8::MAX).zip(&mut self.slots) {
             if slot.piece.take().is_some() {
                 self.free.push_back(number);
@@ -192,8 +192,8 @@ impl Pieces {
         let [_, _, _, number] = tag.to_be_bytes();
         self.slots.get_mut(usize::from(number))?.piece = None;
         self.free.push_back(number);
-        if piece.is_flying {
-            self.flying = self.flying.saturating_sub(1);
+        if piece.is_in_flight {
+            self.in_flight = self.in_flight.saturating_sub(1);
         } else {
             self.retransmissions.retain(|other| *other != tag);
         }
@@ -214,9 +214,9 @@ impl Pieces {
         let tag = self.retransmissions.pop_front()?;
         let piece = self.find_mut(tag)?;
         piece.retries = piece.retries.saturating_add(1);
-        (piece.sent_at, piece.timeout, piece.is_flying) = (now, timeout(piece), true);
+        (piece.sent_at, piece.timeout, piece.is_in_flight) = (now, timeout(piece), true);
         let piece = *piece;
-        self.flying = self.flying.saturating_add(1);
+        self.in_flight = self.in_flight.saturating_add(1);
         Some((tag, piece))
     }
 
@@ -230,14 +230,14 @@ impl Pieces {
     ) -> Option<Time> {
         let mut next: Option<Time> = None;
         for (number, slot) in (0..=u8::MAX).zip(&mut self.slots) {
-            let Some(piece) = slot.piece.as_mut().filter(|piece| piece.is_flying) else { continue };
+            let Some(piece) = slot.piece.as_mut().filter(|piece| piece.is_in_flight) else { continue };
             let deadline = deadline(piece);
             if deadline > now {
                 next = Some(next.map_or(deadline, |next| next.min(deadline)));
                 continue;
             }
-            piece.is_flying = false;
-            self.flying = self.flying.saturating_sub(1);
+            piece.is_in_flight = false;
+            self.in_flight = self.in_flight.saturating_sub(1);
             if expired(piece) {
                 let [high, low] = slot.generation.to_be_bytes();
                 self.retransmissions.push_back(u32::from_be_bytes([self.lane, high, low, number]));
@@ -266,11 +266,11 @@ mod tests {
         assert!(pieces.find(tag ^ 0x0000_0100).is_none(), "of another time");
         assert_eq!(pieces.release(tag).unwrap().kind, Kind::Flush(TASK));
         assert!(pieces.release(tag).is_none());
-        assert_eq!((pieces.unanswered(), pieces.flying()), (0, 0));
+        assert_eq!((pieces.unanswered(), pieces.in_flight()), (0, 0));
     }
 
     #[test]
-    fn there_are_no_more_than_there_may_be_and_tags_do_not_come_again_soon() {
+    fn pieces_are_limited_and_tags_are_not_reused_soon() {
         let mut pieces = Pieces::new(0, 0);
         let mut tags = std::collections::BTreeSet::new();
         while let Some(tag) = pieces.take(Kind::Query, Time(0), MS, &Abandoned::default()) {
@@ -294,13 +294,13 @@ mod tests {
         abandoned.add(tag, way, false, wire::ata::Section::default(), Vec::new(), 0..1);
         assert!(matches!(pieces.all()[..], [(other, Piece { kind: Kind::Flush(TASK), .. })] if other == tag));
         pieces.forget();
-        assert_eq!((pieces.unanswered(), pieces.flying(), pieces.find(tag).is_some()), (0, 0, false));
+        assert_eq!((pieces.unanswered(), pieces.in_flight(), pieces.find(tag).is_some()), (0, 0, false));
         let mut pieces = Pieces::new(0, 0);
         assert_ne!(pieces.take(Kind::Query, Time(0), MS, &abandoned), Some(tag));
     }
 
     #[test]
-    fn what_has_no_answer_in_time_is_sent_again_with_its_tag() {
+    fn requests_that_time_out_are_retransmitted_with_their_tag() {
         let mut pieces = Pieces::new(0, 0);
         let first = pieces.take(Kind::Query, Time(0), MS, &Abandoned::default()).unwrap();
         let second = pieces.take(Kind::Query, Time(0), 3 * MS, &Abandoned::default()).unwrap();
@@ -311,7 +311,7 @@ mod tests {
             true
         };
         assert_eq!(pieces.expire(at, Piece::deadline, &mut count), Some(Time(0).after(3 * MS)));
-        assert_eq!((expired, pieces.flying(), pieces.unanswered()), (1, 1, 2));
+        assert_eq!((expired, pieces.in_flight(), pieces.unanswered()), (1, 1, 2));
         let (tag, piece) = pieces.take_retransmission(at, |piece| MS * u32::from(piece.retries)).unwrap();
         assert_eq!((tag, piece.retries, piece.timeout), (first, 1, MS));
         assert!(pieces.take_retransmission(at, |_| MS).is_none());
@@ -320,6 +320,6 @@ mod tests {
         assert_eq!(pieces.take_retransmission(at, |_| MS).unwrap().0, second);
         pieces.expire(Time(0).after(99 * MS), Piece::deadline, |_| false);
         assert!(pieces.find(second).is_none() && !pieces.has_retransmission());
-        assert_eq!((pieces.unanswered(), pieces.flying()), (0, 0));
+        assert_eq!((pieces.unanswered(), pieces.in_flight()), (0, 0));
     }
 }

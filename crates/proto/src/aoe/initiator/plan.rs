@@ -13,7 +13,7 @@ pub(super) enum Plan {
     /// Send IDENTIFY DEVICE, and plan the command again with the answer.
     Ask,
     /// Interpret this much of its data-out, and plan the command with it; `is_fresh`: after IDENTIFY DEVICE.
-    Look { bytes: u32, is_fresh: bool },
+    Interpret { bytes: u32, is_fresh: bool },
     /// Read, write or verify sectors; with `flush`, FLUSH CACHE follows.
     Move { way: AtaTransfer, lba: u64, sectors: u32, flush: bool },
     /// FLUSH CACHE.

@@ -190,7 +190,7 @@ impl Initiator {
         (self.peer.firmware, self.peer.sectors) = (found.firmware, sectors);
         self.pace.limit(found.buffer_count.min(PIECES_MAX));
         if is_login {
-            self.errand = Some(Kind::Identify(None));
+            self.own_request = Some(Kind::Identify(None));
         }
         None
     }
@@ -271,7 +271,7 @@ impl Initiator {
             | Plan::Trim { .. }
             | Plan::Flush
             | Plan::Ask
-            | Plan::Look { .. }
+            | Plan::Interpret { .. }
             | Plan::Feature(_)
             | Plan::Ata(_)
             | Plan::Order(_)

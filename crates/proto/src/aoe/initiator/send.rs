@@ -27,13 +27,13 @@ const _: () = assert!(SECTOR_BYTES == 512);
 impl Initiator {
     /// Whether retransmissions are allowed now.
     pub(super) fn may_retransmit(&self) -> bool {
-        self.pieces.has_retransmission() && self.has_window(self.pieces.flying())
+        self.pieces.has_retransmission() && self.has_window(self.pieces.in_flight())
     }
 
     /// Whether the window allows one more beside this many requests of commands and the abandoned writes; one
     /// abandoned write is always allowed.
     fn has_window(&self, requests: u16) -> bool {
-        requests == 0 || requests.saturating_add(self.abandoned.flying()) < self.pace.window()
+        requests == 0 || requests.saturating_add(self.abandoned.in_flight()) < self.pace.window()
     }
 
     /// Whether a command may have a new piece to send.
@@ -54,7 +54,7 @@ impl Initiator {
             way: (self.config.ours, self.peer.mac),
             room: self.data_room(),
             window: self.pace.window(),
-            flying: self.pieces.flying(),
+            in_flight: self.pieces.in_flight(),
             has_nop: self.orders_nop(),
         }
     }
@@ -71,7 +71,7 @@ impl Initiator {
             return None;
         }
         // The machine's own requests take no room from commands: there is one at a time.
-        let kind = match self.errand.take() {
+        let kind = match self.own_request.take() {
             Some(kind) => kind,
             None if self.may_send_abandoned() => return self.send_abandoned(now),
             None if self.may_retransmit() => return self.retransmit(now),
@@ -161,7 +161,7 @@ impl Initiator {
             Plan::Move { way: AtaTransfer::Read | AtaTransfer::Verify, .. }
             | Plan::Flush
             | Plan::Ask
-            | Plan::Look { .. }
+            | Plan::Interpret { .. }
             | Plan::Feature(_)
             | Plan::Ata(_)
             | Plan::Order(_)
@@ -215,7 +215,7 @@ impl Initiator {
             | Plan::Ata(_)
             | Plan::Feature(_)
             | Plan::Order(_)
-            | Plan::Look { .. }
+            | Plan::Interpret { .. }
             | Plan::Made
             | Plan::Fail(_) => return None,
         };

@@ -432,7 +432,7 @@ fn a_failed_piece_ends_the_command_when_nothing_of_it_is_on_its_way() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_with_its_tag_by_a_smaller_window() {
+fn lost_requests_are_retransmitted_with_their_tag_and_a_smaller_window() {
     let mut rig = Rig::new();
     rig.submit(read_10(0, 12), 12 * 512, 0);
     let first = rig.sent();
@@ -456,7 +456,7 @@ fn what_is_lost_is_sent_again_with_its_tag_by_a_smaller_window() {
 }
 
 #[test]
-fn a_silent_target_is_asked_less_and_less_and_then_lost() {
+fn a_silent_target_is_queried_less_and_less_often_and_then_lost() {
     let mut rig = Rig::new();
     rig.submit(read_10(0, 1), 512, 0);
     let start = rig.now;
@@ -475,7 +475,7 @@ fn a_silent_target_is_asked_less_and_less_and_then_lost() {
 }
 
 #[test]
-fn an_idle_target_is_asked_for_a_sign_of_life() {
+fn an_idle_target_is_sent_a_ping() {
     let mut rig = Rig::new();
     for _ in 0..3 {
         let frame = loop {
@@ -526,7 +526,7 @@ fn a_target_that_is_slow_is_not_lost() {
 }
 
 #[test]
-fn who_has_slept_does_not_take_the_target_for_lost() {
+fn an_initiator_that_slept_does_not_declare_the_target_lost() {
     let mut rig = Rig::new();
     rig.submit(read_10(0, 1), 512, 0);
     rig.sent();
@@ -642,7 +642,7 @@ fn a_session_that_is_over_takes_and_sends_nothing() {
 }
 
 #[test]
-fn a_target_whose_frames_are_smaller_now_is_met_again() {
+fn a_target_whose_frames_have_shrunk_is_rediscovered() {
     let reason = |rig: &mut Rig| match rig.machine.poll() {
         Some(Event::Gone { reason }) => reason,
         other => panic!("{other:?}"),

@@ -169,7 +169,7 @@ fn other(
             if cdb.get(Unmap::ANCHOR) {
                 return Err(invalid_field(Unmap::ANCHOR));
             }
-            return look(request, Unmap::LIST_BYTES, is_fresh);
+            return parameter_list(request, Unmap::LIST_BYTES, is_fresh);
         }
         opcode::MODE_SELECT_6 | opcode::MODE_SELECT_10 => {
             only_unit(request)?;
@@ -177,9 +177,9 @@ fn other(
                 return Err(invalid_field(ModeSelect6::PAGE_FORMAT));
             }
             return if cdb.opcode() == opcode::MODE_SELECT_6 {
-                look(request, ModeSelect6::LIST_BYTES, is_fresh)
+                parameter_list(request, ModeSelect6::LIST_BYTES, is_fresh)
             } else {
-                look(request, ModeSelect10::LIST_BYTES, is_fresh)
+                parameter_list(request, ModeSelect10::LIST_BYTES, is_fresh)
             };
         }
         opcode::SERVICE_ACTION_IN_16 if ReadCapacity16::from_cdb(cdb).is_none() => {
@@ -246,12 +246,20 @@ fn make_answer(request: &Request, identity: &IdentifyData, made: &mut Made) -> R
 }
 
 /// A command with a parameter list whose length is in this field.
-fn look<T: Value + Into<u32>>(request: &Request, len: Field<T>, is_fresh: bool) -> Result<Plan, Failure> {
+fn parameter_list<T: Value + Into<u32>>(
+    request: &Request,
+    len: Field<T>,
+    is_fresh: bool,
+) -> Result<Plan, Failure> {
     let bytes = request.cdb.get(len).into();
     if bytes > request.write.len() {
         return Err(invalid_field(len));
     }
-    Ok(if bytes == 0 { Plan::Made } else { Plan::Look { bytes: bytes.min(trim::LIST_BYTES_MAX), is_fresh } })
+    Ok(if bytes == 0 {
+        Plan::Made
+    } else {
+        Plan::Interpret { bytes: bytes.min(trim::LIST_BYTES_MAX), is_fresh }
+    })
 }
 
 /// Whether there is a command that flushes the cache.
@@ -366,22 +374,22 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_parameter_list_is_looked_at() {
+    fn parameter_lists_are_interpreted() {
         let trims = IdentifyData { trim_sectors: 4, ..DISK };
         let unmap = |anchor, len| request(Unmap { anchor, ..Unmap::new(len) }, 0, 24);
-        let looks = Plan::Look { bytes: 24, is_fresh: false };
-        assert_eq!(plan(&unmap(false, 24), &trims, false, &mut Made::default()), looks);
+        let to_interpret = Plan::Interpret { bytes: 24, is_fresh: false };
+        assert_eq!(plan(&unmap(false, 24), &trims, false, &mut Made::default()), to_interpret);
         assert_eq!(plan(&unmap(false, 0), &trims, false, &mut Made::default()), Plan::Made);
         assert_eq!(code_of(plan(&unmap(true, 24), &trims, true, &mut Made::default())), 0x2400, "ANCHOR");
         assert_eq!(code_of(plan(&unmap(false, 25), &trims, true, &mut Made::default())), 0x2400, "too long");
-        assert_eq!(planned(ModeSelect6::new(24), 0, 24), Plan::Look { bytes: 24, is_fresh: true });
+        assert_eq!(planned(ModeSelect6::new(24), 0, 24), Plan::Interpret { bytes: 24, is_fresh: true });
         assert_eq!(code_of(planned(ModeSelect6 { save: true, ..ModeSelect6::new(24) }, 0, 24)), 0x2400, "SP");
         let long = ModeSelect10 { page_format: true, save: false, list_bytes: 28 };
-        assert_eq!(planned(long, 0, 28), Plan::Look { bytes: 28, is_fresh: true });
+        assert_eq!(planned(long, 0, 28), Plan::Interpret { bytes: 28, is_fresh: true });
     }
 
     #[test]
-    fn an_ata_command_goes_as_it_is_if_a_frame_has_room_for_it() {
+    fn an_ata_command_that_fits_into_a_frame_is_passed_through() {
         use wire::ata::{Command, Registers};
         let planned = |pass: PassThrough, read, write| {
             let request = request(pass.to_cdb().unwrap(), read, write);

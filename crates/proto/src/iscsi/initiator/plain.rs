@@ -43,7 +43,7 @@ impl Initiator {
             _ => None,
         }?;
         layer.numbers(header).ok()?;
-        layer.heard(now);
+        layer.note_peer_activity(now);
         layer.tasks.release(ended.task);
         Some(ended)
     }

@@ -13,13 +13,13 @@ const TO_FULL: u8 = 0x87;
 /// T, from security to operational.
 const TO_OPERATIONAL: u8 = 0x81;
 
-struct Door {
+struct TestAccess {
     chap: Option<ChapCredentials>,
     /// Where all initiators are redirected.
     elsewhere: Option<SocketAddr>,
 }
 
-impl Access for Door {
+impl Access for TestAccess {
     fn authorize(
         &self,
         _: &str,
@@ -55,7 +55,7 @@ fn a_login_that_is_redirected_names_the_other_address() {
     for (elsewhere, text) in
         [("192.0.2.1:3261", "192.0.2.1:3261"), ("[2001:db8::1]:3260", "[2001:db8::1]:3260")]
     {
-        let access = Arc::new(Door { chap: None, elsewhere: elsewhere.parse().ok() });
+        let access = Arc::new(TestAccess { chap: None, elsewhere: elsewhere.parse().ok() });
         let mut login = TargetLogin::new(access, here, here, Offers::default());
         let reply = send(&mut login, TO_OPERATIONAL, NAMES);
         assert_eq!((reply.status, reply.transit), (LoginStatus::MOVED_TEMPORARILY, false));
@@ -76,7 +76,7 @@ fn credentials(algorithms: &[Algorithm]) -> ChapCredentials {
 
 fn login_with(chap: Option<ChapCredentials>) -> TargetLogin {
     let address = "127.0.0.1:3260".parse().unwrap();
-    TargetLogin::new(Arc::new(Door { chap, elsewhere: None }), address, address, Offers::default())
+    TargetLogin::new(Arc::new(TestAccess { chap, elsewhere: None }), address, address, Offers::default())
 }
 
 fn send(login: &mut TargetLogin, flags: u8, text: &str) -> LoginReply {

@@ -291,7 +291,7 @@ impl Layer {
     }
 
     /// The peer was heard from.
-    pub(crate) fn heard(&mut self, now: Time) {
+    pub(crate) fn note_peer_activity(&mut self, now: Time) {
         self.last_heard = now;
         self.pinged = None;
     }

@@ -102,7 +102,7 @@ impl Target {
     /// The command was received, and has ended.
     #[inline]
     fn take(&mut self, now: Time) {
-        self.layer.heard(now);
+        self.layer.note_peer_activity(now);
         self.layer.session.receive(false);
     }
 }

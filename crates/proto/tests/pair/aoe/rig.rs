@@ -48,7 +48,7 @@ pub(crate) struct Faults {
     pub unanswered: usize,
 }
 
-enum Happening {
+enum Scheduled {
     ToTarget(Vec<u8>),
     ToInitiator(Vec<u8>),
     Done(TaskId),
@@ -96,7 +96,7 @@ pub(crate) struct Rig {
     scratch: Vec<u8>,
     frames: BTreeMap<u32, Vec<u8>>,
     next_frame: u32,
-    happenings: BTreeMap<(Time, u64), Happening>,
+    schedule: BTreeMap<(Time, u64), Scheduled>,
     count: u64,
     running: BTreeMap<TaskId, Running>,
     /// Tags of unanswered requests.
@@ -138,7 +138,7 @@ impl Rig {
             scratch: vec![0; SCRATCH_BYTES * usize::from(buffers) * 2],
             frames: BTreeMap::new(),
             next_frame: FRAMES,
-            happenings: BTreeMap::new(),
+            schedule: BTreeMap::new(),
             count: 0,
             running: BTreeMap::new(),
             tags: BTreeSet::new(),
@@ -184,12 +184,12 @@ impl Rig {
         }
     }
 
-    fn happens(&mut self, within: Duration, what: Happening) {
+    fn schedule_in(&mut self, within: Duration, what: Scheduled) {
         let nanos = 20_000 + self.random.below(within.as_nanos() as usize + 1);
         let way = match &what {
-            Happening::ToTarget(bytes) => Some((0, bytes.len())),
-            Happening::ToInitiator(bytes) => Some((1, bytes.len())),
-            Happening::Done(_) => None,
+            Scheduled::ToTarget(bytes) => Some((0, bytes.len())),
+            Scheduled::ToInitiator(bytes) => Some((1, bytes.len())),
+            Scheduled::Done(_) => None,
         };
         let mut from = self.now;
         if let Some((way, len)) = way {
@@ -198,10 +198,10 @@ impl Rig {
         }
         let at = from.after(Duration::from_nanos(nanos as u64));
         self.count += 1;
-        self.happenings.insert((at, self.count), what);
+        self.schedule.insert((at, self.count), what);
     }
 
-    fn send(&mut self, bytes: Vec<u8>, wrap: fn(Vec<u8>) -> Happening) {
+    fn send(&mut self, bytes: Vec<u8>, wrap: fn(Vec<u8>) -> Scheduled) {
         assert!(bytes.len() <= self.mtu + 14, "{} bytes in a frame", bytes.len());
         self.sent += 1;
         let Faults { lost, doubled, delay, .. } = self.faults;
@@ -210,27 +210,27 @@ impl Rig {
         }
         if self.random.below(1000) < doubled {
             // Late enough to find that newer data has been written.
-            self.happens(delay * 10, wrap(bytes.clone()));
+            self.schedule_in(delay * 10, wrap(bytes.clone()));
         }
-        self.happens(delay, wrap(bytes));
+        self.schedule_in(delay, wrap(bytes));
     }
 
     /// Runs the next event, unless that is later than `end`; `false`: it is.
     pub(crate) fn step(&mut self, end: Time) -> bool {
         self.settle();
-        let happening = self.happenings.first_key_value().map(|((at, _), _)| *at);
-        let due = [happening, self.initiator.deadline(), self.target.deadline()];
+        let scheduled = self.schedule.first_key_value().map(|((at, _), _)| *at);
+        let due = [scheduled, self.initiator.deadline(), self.target.deadline()];
         let Some(next) = due.into_iter().flatten().min().filter(|next| *next <= end) else {
             self.now = end;
             return false;
         };
         self.now = self.now.max(next);
-        if happening == Some(next) {
-            let (_, what) = self.happenings.pop_first().expect("it is there");
+        if scheduled == Some(next) {
+            let (_, what) = self.schedule.pop_first().expect("it is there");
             match what {
-                Happening::ToTarget(bytes) => self.target_hears(bytes),
-                Happening::ToInitiator(bytes) => self.initiator_hears(bytes),
-                Happening::Done(task) => self.done(task),
+                Scheduled::ToTarget(bytes) => self.target_hears(bytes),
+                Scheduled::ToInitiator(bytes) => self.initiator_hears(bytes),
+                Scheduled::Done(task) => self.done(task),
             }
         } else {
             self.initiator.tick(self.now);
@@ -257,7 +257,7 @@ impl Rig {
             }
             assert!(self.tags.len() <= usize::from(self.buffers), "more than the target has room for");
             self.tags_most = self.tags_most.max(self.tags.len());
-            self.send(bytes, Happening::ToTarget);
+            self.send(bytes, Scheduled::ToTarget);
         }
         loop {
             while let Some(up) = self.target.poll() {
@@ -269,7 +269,7 @@ impl Rig {
         }
         while let Some(frame) = self.target.transmit() {
             let bytes = [frame.header().to_vec(), self.gather(&frame.payload)].concat();
-            self.send(bytes, Happening::ToInitiator);
+            self.send(bytes, Scheduled::ToInitiator);
         }
         while let Some(Span { buffer: BufferId(frame), .. }) = self.target.freed() {
             assert!(self.frames.remove(&frame).is_some(), "freed once");
@@ -314,7 +314,7 @@ impl Rig {
             // A test that does not match gets no answer.
             if let Some(len) = answer_query(&bytes, &export, &mut out) {
                 out.truncate(len);
-                self.send(out, Happening::ToInitiator);
+                self.send(out, Scheduled::ToInitiator);
             }
             return;
         }
@@ -341,7 +341,7 @@ impl Rig {
                     let into = Places::one(scratch(id, command.write_bytes));
                     self.target.down(self.now, Down::Fetch { task: id, at: 0, into });
                 }
-                self.happens(Duration::from_millis(2), Happening::Done(id));
+                self.schedule_in(Duration::from_millis(2), Scheduled::Done(id));
             }
             Up::Fetched(id) => self.running.get_mut(&id).expect("it runs").has = Has::Fetched,
             Up::Pushed(_) => {}
@@ -365,7 +365,7 @@ impl Rig {
         };
         let data = match what {
             _ if is_unanswered => None,
-            What::Ata(pass) => self.obey(task, &pass.registers, &data_out),
+            What::Ata(pass) => self.execute_ata(task, &pass.registers, &data_out),
             What::Order(kind) => self.follow(task, kind, data_out),
         };
         let read_bytes = data.map_or(0, |data| data.len).into();
@@ -381,7 +381,7 @@ impl Rig {
     }
 
     /// Executes an ATA command; returns where its data-in is.
-    fn obey(&mut self, task: TaskId, registers: &Registers, data_out: &[u8]) -> Option<Span> {
+    fn execute_ata(&mut self, task: TaskId, registers: &Registers, data_out: &[u8]) -> Option<Span> {
         let len = registers.sectors() * SECTOR as u32;
         let medium = Span { buffer: DISK, offset: registers.lba * SECTOR as u64, len };
         let command = registers.command().expect("a command");

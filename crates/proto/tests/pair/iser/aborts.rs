@@ -178,7 +178,7 @@ fn places_of_unsolicited_data_come_back_at_once() {
 
 /// Tasks that have borrowed nothing release nothing.
 #[test]
-fn what_was_not_lent_does_not_come_back() {
+fn a_buffer_that_was_not_lent_is_not_returned() {
     let (mut raw, task) = given(write(7, 1, LEN));
     raw.down(Down::Abort { task });
     raw.quiet();

@@ -56,7 +56,7 @@ fn data_pdus_are_refused() {
 }
 
 #[test]
-fn lengths_that_lie_are_refused() {
+fn inconsistent_lengths_are_refused() {
     for len in 0..76 {
         let (rig, response, _) = answered();
         ends(rig, response[..len].to_vec(), None, "shorter than its headers");

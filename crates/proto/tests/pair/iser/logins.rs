@@ -30,14 +30,14 @@ fn login_agrees_on_the_keys_of_iser() {
 fn chap_and_refusals_are_those_of_iscsi() {
     let (credentials, own) = crate::support::chap(&[Algorithm::Sha256], true);
     let mut setup = Setup::default();
-    setup.door.chap = Some(credentials);
+    setup.access.chap = Some(credentials);
     setup.plan.chap = Some(own);
     setup.plan.text_bytes = 25;
     let rig = Rig::logged_in(setup);
     assert_eq!(rig.device().session.as_ref().unwrap().negotiated[0], ("AuthMethod", "CHAP".to_string()));
 
     let mut setup = Setup::default();
-    setup.door.refusal = Some(Refusal::NotFound);
+    setup.access.refusal = Some(Refusal::NotFound);
     let mut rig = Rig::ours(setup);
     rig.run();
     assert!(rig.gone().contains("0203"), "{}", rig.gone());
@@ -48,7 +48,7 @@ fn chap_and_refusals_are_those_of_iscsi() {
 fn discovery_works_over_messages() {
     let mut setup = Setup::default();
     setup.plan.target = None;
-    setup.door.targets = 100;
+    setup.access.targets = 100;
     let mut rig = Rig::logged_in(setup);
     assert_eq!(rig.peer.machine.negotiated().unwrap().rdma, None);
     assert!(rig.peer.machine.text(b"SendTargets=All\0"));

@@ -39,9 +39,9 @@ pub(super) const RECEIVES_MAX: u16 = 1024;
 
 /// A target's machine.
 pub(super) fn target(setup: &mut Setup) -> Target {
-    let door = Arc::new(std::mem::take(&mut setup.door));
+    let access = Arc::new(std::mem::take(&mut setup.access));
     let (from, portal) = addresses();
-    Target::new(setup.target(), RECEIVES_MAX, door, from, portal, START)
+    Target::new(setup.target(), RECEIVES_MAX, access, from, portal, START)
 }
 
 impl Rig {

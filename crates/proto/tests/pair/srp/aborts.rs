@@ -2,7 +2,7 @@
 //! end of a command, so that later RDMA breaks the connection.
 
 use super::rig::Rig;
-use super::wild::{Shape, Wild, cdb, command, function};
+use super::scripted::{ScriptedPeer, Shape, cdb, command, function};
 use crate::support::{DISK, HOST};
 use proto::message::Access;
 use proto::services::{Down, Ending, Function, FunctionResponse, TaskId, Termination, Up};
@@ -59,7 +59,7 @@ fn place(at: u32, len: u32) -> Places {
 }
 
 impl Above {
-    fn take(&mut self, rig: &mut Rig<Wild>, kind: Kind) {
+    fn take(&mut self, rig: &mut Rig<ScriptedPeer>, kind: Kind) {
         for up in std::mem::take(&mut rig.ups) {
             match up {
                 Up::Command(command) => {
@@ -103,14 +103,14 @@ impl Above {
     }
 
     /// Ends the task unless it has ended.
-    fn end(&mut self, rig: &mut Rig<Wild>, down: Down) {
+    fn end(&mut self, rig: &mut Rig<ScriptedPeer>, down: Down) {
         if !std::mem::replace(&mut self.over, true) {
             self.awaits = std::mem::take(&mut self.in_flight);
             rig.down(down);
         }
     }
 
-    fn go_on(&mut self, rig: &mut Rig<Wild>, kind: Kind) {
+    fn go_on(&mut self, rig: &mut Rig<ScriptedPeer>, kind: Kind) {
         let Some((task, at)) = &mut self.task else { return };
         let (task, from) = (*task, *at);
         let writes = matches!(kind, Kind::Direct | Kind::Table | Kind::Immediate);
@@ -133,7 +133,7 @@ impl Above {
 }
 
 /// The command of a kind, and the keys to its buffers.
-fn prepare(rig: &mut Rig<Wild>, kind: Kind) -> (Vec<u8>, Vec<u32>) {
+fn prepare(rig: &mut Rig<ScriptedPeer>, kind: Kind) -> (Vec<u8>, Vec<u32>) {
     let is_write = matches!(kind, Kind::Direct | Kind::Table);
     let access = if is_write { Access::Read } else { Access::Write };
     let pieces = if kind == Kind::Direct { 1 } else { 5 };
@@ -165,7 +165,7 @@ fn prepare(rig: &mut Rig<Wild>, kind: Kind) -> (Vec<u8>, Vec<u32>) {
 }
 
 /// Handles received responses; buffers are reclaimed with the first that ends the command.
-fn responses(rig: &mut Rig<Wild>, keys: &mut Vec<u32>, seen: &mut Vec<Response>) {
+fn responses(rig: &mut Rig<ScriptedPeer>, keys: &mut Vec<u32>, seen: &mut Vec<Response>) {
     while let Some(unit) = rig.peer.machine.inbox.pop_front() {
         if unit[0] == 0x81 {
             let tag = &unit[8..16];
@@ -194,7 +194,7 @@ enum By {
 }
 
 fn abort_after(steps: usize, kind: Kind, by: By, seed: u64) {
-    let mut rig = Rig::wild(LoginRequest::IMMEDIATE, seed);
+    let mut rig = Rig::scripted(LoginRequest::IMMEDIATE, seed);
     let (unit, mut keys) = prepare(&mut rig, kind);
     rig.send(&unit);
     let (mut above, mut seen) = (Above::default(), Vec::new());
@@ -250,7 +250,7 @@ fn aborts_at_every_stage() {
 /// A command that is aborted without a request takes its credit with it, and a credit request returns it.
 #[test]
 fn credits_of_silent_aborts_are_given_back() {
-    let mut rig = Rig::wild(LoginRequest::CREDIT_SOLICITED, 1);
+    let mut rig = Rig::scripted(LoginRequest::CREDIT_SOLICITED, 1);
     rig.send(&command(COMMAND, &cdb(0, 0, 0), &Shape::None, &Shape::None));
     rig.run();
     let task = rig.given().task;
@@ -274,7 +274,7 @@ fn credits_of_silent_aborts_are_given_back() {
 /// Calls about a task that has ended are ignored.
 #[test]
 fn late_verbs_are_ignored() {
-    let mut rig = Rig::wild(0, 1);
+    let mut rig = Rig::scripted(0, 1);
     rig.send(&command(COMMAND, &cdb(0, 0, 0), &Shape::None, &Shape::None));
     rig.run();
     let task = rig.given().task;
@@ -289,10 +289,10 @@ fn late_verbs_are_ignored() {
 
 /// Places are released while the session ends, too: others of its nexus may wait for them.
 #[test]
-fn what_rdma_has_let_go_of_is_given_back_while_the_session_ends() {
+fn buffers_that_rdma_has_released_are_returned_while_the_session_ends() {
     for kind in KINDS {
         for steps in 0..32 {
-            let mut rig = Rig::wild(LoginRequest::IMMEDIATE, steps);
+            let mut rig = Rig::scripted(LoginRequest::IMMEDIATE, steps);
             rig.waits = true;
             let (unit, _) = prepare(&mut rig, kind);
             rig.send(&unit);
@@ -329,7 +329,7 @@ fn a_transfer_that_cannot_be_ends_its_connection_alone() {
         (Kind::Push, Box::new(push(1, LEN)), "past the command's data-in"),
     ];
     for (kind, verb, text) in wrong {
-        let mut rig = Rig::wild(LoginRequest::IMMEDIATE, 1);
+        let mut rig = Rig::scripted(LoginRequest::IMMEDIATE, 1);
         rig.waits = true;
         let (unit, _) = prepare(&mut rig, kind);
         rig.send(&unit);

@@ -1,7 +1,7 @@
 //! Initiators that violate the standard.
 
-use super::rig::{CONFIG, Door, INITIATOR, Rig, target};
-use super::wild::{Shape, Wild, cdb, command, function};
+use super::rig::{CONFIG, INITIATOR, Rig, TestAccess, target};
+use super::scripted::{ScriptedPeer, Shape, cdb, command, function};
 use crate::support::{Device, WRITE};
 use proptest::prelude::*;
 use proto::message::{Advertised, Message, MessageMachine};
@@ -13,8 +13,8 @@ use wire::srp::{
 };
 use wire::{BufferId, Places, Span};
 
-fn logged_in() -> Rig<Wild> {
-    Rig::wild(LoginRequest::IMMEDIATE | LoginRequest::LOGOUT_SOLICITED, 1)
+fn logged_in() -> Rig<ScriptedPeer> {
+    Rig::scripted(LoginRequest::IMMEDIATE | LoginRequest::LOGOUT_SOLICITED, 1)
 }
 
 fn plain(tag: u64) -> Vec<u8> {
@@ -38,7 +38,7 @@ fn table(count: u32, at: u64, list: Vec<Direct>, len: u32) -> Vec<u8> {
 }
 
 /// The target logs the initiator out, with the reason on the wire and in the log.
-fn logged_out(mut rig: Rig<Wild>, unit: &[u8], reason: LogoutReason, text: &str) {
+fn logged_out(mut rig: Rig<ScriptedPeer>, unit: &[u8], reason: LogoutReason, text: &str) {
     rig.send(unit);
     rig.run();
     let last = rig.peer.machine.inbox.pop_back().expect("a logout came");
@@ -78,7 +78,7 @@ fn units_are_no_longer_than_agreed() {
     let mut rig = Rig::ours(short, CONFIG, 1);
     let nothing = Places::EMPTY;
     rig.execute(crate::support::command(WRITE, 0, 4096, nothing, crate::support::host(0, 4096)));
-    let mut machine = target(CONFIG, Door::default());
+    let mut machine = target(CONFIG, TestAccess::default());
     machine.asked(Time(1), Initiator::new(short, Time(1)).request().as_slice());
     machine.established(Time(1), &[]);
     let place = Span { buffer: BufferId(1), len: 1024, offset: 0 };
@@ -100,7 +100,7 @@ fn immediate_data_stays_within_its_message() {
     (unit[5], unit[7]) = (0x32, 1);
     logged_out(logged_in(), &unit, LogoutReason::INVALID_LENGTH, "immediate data outside");
     // And an initiator that was not granted it may not send it.
-    let rig = Rig::wild(LoginRequest::LOGOUT_SOLICITED, 1);
+    let rig = Rig::scripted(LoginRequest::LOGOUT_SOLICITED, 1);
     logged_out(rig, &immediate(100), LogoutReason::DATA_OUT_FORMAT, "data-out descriptor format");
 }
 
@@ -237,7 +237,7 @@ proptest! {
             1..12,
         ),
     ) {
-        let mut rig = Rig::wild(LoginRequest::IMMEDIATE, seed);
+        let mut rig = Rig::scripted(LoginRequest::IMMEDIATE, seed);
         rig.device = Some(Device::default());
         for unit in &units {
             rig.send(unit);

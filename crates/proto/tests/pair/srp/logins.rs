@@ -1,7 +1,7 @@
 //! Logins that are granted, and logins that are not.
 
-use super::rig::{CONFIG, Door, INITIATOR, Rig, target};
-use super::wild::login;
+use super::rig::{CONFIG, INITIATOR, Rig, TestAccess, target};
+use super::scripted::login;
 use crate::support::Device;
 use crate::support::rig::START;
 use proto::message::{Answer, MessageMachine};
@@ -13,8 +13,8 @@ use wire::srp::{Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginRespon
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-fn asked(door: Door, private_data: &[u8]) -> Result<LoginResponse, RejectReason> {
-    let mut machine = target(CONFIG, door);
+fn asked(access: TestAccess, private_data: &[u8]) -> Result<LoginResponse, RejectReason> {
+    let mut machine = target(CONFIG, access);
     let answer = machine.asked(Time(1), private_data);
     match answer {
         Answer::Accept(answer) => {
@@ -44,7 +44,7 @@ const IB_SRP: [u8; 56] = [
 
 #[test]
 fn linux_is_let_in() {
-    let mut machine = target(CONFIG, Door::default());
+    let mut machine = target(CONFIG, TestAccess::default());
     let Answer::Accept(answer) = machine.asked(Time(1), &IB_SRP) else { panic!("it is let in") };
     let response = LoginResponse::view(&answer).unwrap();
     assert_eq!((response.req_lim_delta.get(), response.max_it_iu_len.get()), (8, 8260));
@@ -67,8 +67,8 @@ fn linux_is_let_in() {
 }
 
 #[test]
-fn a_login_waits_for_what_it_takes_the_place_of_only_so_long() {
-    let mut machine = target(CONFIG, Door::default());
+fn a_login_waits_a_bounded_time_for_the_session_it_reinstates() {
+    let mut machine = target(CONFIG, TestAccess::default());
     assert!(matches!(machine.asked(Time(1), &IB_SRP), Answer::Accept(_)) && !machine.may_accept());
     assert!(matches!(machine.poll(), Some(Up::Ready(_))));
     let deadline = machine.deadline().unwrap();
@@ -85,7 +85,7 @@ fn a_login_that_was_granted_may_still_be_rejected() {
         (Withdrawal::Unavailable, RejectReason::UNABLE_TO_ESTABLISH),
     ];
     for (why, reason) in reasons {
-        let mut machine = target(CONFIG, Door::default());
+        let mut machine = target(CONFIG, TestAccess::default());
         assert!(matches!(machine.asked(Time(1), &IB_SRP), Answer::Accept(_)) && !machine.may_accept());
         assert!(machine.rejection().is_none());
         machine.down(Time(2), Down::Refuse(why));
@@ -101,7 +101,7 @@ fn both_forms_and_their_tags() {
     let packed = LoginRequestRdma { tag: U64::new(77), ..login() };
     let whole = LoginRequest::from_private_data(packed.as_bytes()).unwrap();
     for bytes in [packed.as_bytes(), whole.as_bytes()] {
-        assert_eq!(asked(Door::default(), bytes).unwrap().tag.get(), 77);
+        assert_eq!(asked(TestAccess::default(), bytes).unwrap().tag.get(), 77);
     }
 }
 
@@ -121,14 +121,14 @@ fn every_reason_for_a_reject() {
         (LoginRequestRdma { target_port_id: [1; 16], ..login() }, RejectReason::UNABLE_TO_ASSOCIATE),
     ];
     for (request, reason) in cases {
-        assert_eq!(asked(Door::default(), request.as_bytes()), Err(reason), "{request:?}");
+        assert_eq!(asked(TestAccess::default(), request.as_bytes()), Err(reason), "{request:?}");
     }
     for reason in [RejectReason::INSUFFICIENT_RESOURCES, RejectReason::CHANNEL_LIMIT] {
-        let door = Door { refusal: Some(reason), others: true };
-        assert_eq!(asked(door, login().as_bytes()), Err(reason));
+        let access = TestAccess { refusal: Some(reason), others: true };
+        assert_eq!(asked(access, login().as_bytes()), Err(reason));
     }
     for len in 0..56 {
-        let cut = asked(Door::default(), &login().as_bytes()[..len]);
+        let cut = asked(TestAccess::default(), &login().as_bytes()[..len]);
         assert_eq!(cut, Err(RejectReason::UNABLE_TO_ESTABLISH), "{len}");
     }
 }
@@ -137,20 +137,20 @@ fn every_reason_for_a_reject() {
 fn immediate_data_is_granted_where_it_can_be() {
     for (offset, granted) in [(0, false), (51, false), (52, true), (68, true), (80, true), (81, false)] {
         let request = LoginRequestRdma { imm_data_offset: U16::new(offset), ..login() };
-        let response = asked(Door::default(), request.as_bytes()).unwrap();
+        let response = asked(TestAccess::default(), request.as_bytes()).unwrap();
         assert_eq!(response.rsp_flags == LoginResponse::IMMEDIATE, granted, "{offset}");
     }
     let request = LoginRequestRdma { req_flags: 0, ..login() };
-    assert_eq!(asked(Door::default(), request.as_bytes()).unwrap().rsp_flags, 0);
+    assert_eq!(asked(TestAccess::default(), request.as_bytes()).unwrap().rsp_flags, 0);
     let short = LoginRequestRdma { req_it_iu_len: U32::new(64), ..login() };
-    assert_eq!(asked(Door::default(), short.as_bytes()).unwrap().max_it_iu_len.get(), 64);
+    assert_eq!(asked(TestAccess::default(), short.as_bytes()).unwrap().max_it_iu_len.get(), 64);
 }
 
 #[test]
 fn the_response_says_what_happens_to_other_channels() {
     for (flags, others, flags_returned) in [(0, false, 0), (1, false, 0), (0, true, 1), (1, true, 2)] {
         let request = LoginRequestRdma { req_flags: flags, ..login() };
-        let response = asked(Door { refusal: None, others }, request.as_bytes()).unwrap();
+        let response = asked(TestAccess { refusal: None, others }, request.as_bytes()).unwrap();
         assert_eq!(response.rsp_flags, flags_returned);
     }
     let several = InitiatorConfig { keeps_others: true, ..INITIATOR };
@@ -161,8 +161,8 @@ fn the_response_says_what_happens_to_other_channels() {
 #[test]
 fn an_initiator_hears_why_it_is_rejected() {
     let machine = Initiator::new(INITIATOR, START);
-    let door = Door { refusal: Some(RejectReason::CHANNEL_LIMIT), others: false };
-    let mut rig = Rig::new(machine, target(CONFIG, door), 1);
+    let access = TestAccess { refusal: Some(RejectReason::CHANNEL_LIMIT), others: false };
+    let mut rig = Rig::new(machine, target(CONFIG, access), 1);
     rig.connect();
     assert_eq!(
         rig.gone(),
@@ -187,7 +187,7 @@ fn an_initiator_refuses_a_response_that_is_none() {
 fn a_command_may_come_first() {
     let mut rig = Rig::new(
         Initiator::new(INITIATOR, START),
-        target(TargetConfig { queue_depth: 4, ..CONFIG }, Door::default()),
+        target(TargetConfig { queue_depth: 4, ..CONFIG }, TestAccess::default()),
         1,
     );
     rig.device = Some(Device::default());
@@ -210,7 +210,7 @@ fn a_command_may_come_first() {
 /// The log shows which initiator requested which port.
 #[test]
 fn a_login_to_another_port_is_refused_by_name() {
-    let mut machine = target(TargetConfig { target_port: [7; 16], ..CONFIG }, Door::default());
+    let mut machine = target(TargetConfig { target_port: [7; 16], ..CONFIG }, TestAccess::default());
     assert!(matches!(machine.asked(Time(1), &IB_SRP), Answer::Reject(_)));
     let Some(Up::Gone { reason }) = machine.poll() else { panic!("it is refused") };
     let asked = "another target port (initiator 0x0000000000000000021122fffe334466, target port \

@@ -2,8 +2,8 @@
 //! section 8.9.3).
 
 use super::rig::Rig;
+use super::scripted::{ScriptedPeer, Shape, cdb, command, function};
 use super::shapes::{buffers, table};
-use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::Random;
 use proto::message::{Access, MessageMachine};
 use proto::services::{Down, FunctionId, FunctionResponse, Termination, Up};
@@ -15,8 +15,8 @@ const RESET: u64 = 99;
 const LUN: std::ops::Range<usize> = 20..28;
 
 /// A channel, and data-out whose descriptors have to be read.
-fn rig(seed: u64) -> (Rig<Wild>, Shape) {
-    let mut rig = Rig::wild(LoginRequest::IMMEDIATE, seed);
+fn rig(seed: u64) -> (Rig<ScriptedPeer>, Shape) {
+    let mut rig = Rig::scripted(LoginRequest::IMMEDIATE, seed);
     let (list, _) = buffers(&mut rig, &[40; 100], Access::Read, &mut Random::new(seed));
     let shape = table(&mut rig, list, 0, 4000);
     (rig, shape)
@@ -30,12 +30,12 @@ fn numbered(number: u32, lun: u8, data_out: &Shape) -> Vec<u8> {
 }
 
 /// The numbers of commands that were passed up; functions are answered, and are number [`RESET`].
-fn numbers(rig: &mut Rig<Wild>) -> Vec<u64> {
+fn numbers(rig: &mut Rig<ScriptedPeer>) -> Vec<u64> {
     numbers_and_aborted(rig).0
 }
 
 /// The same, and those of commands that were aborted before they were passed up.
-fn numbers_and_aborted(rig: &mut Rig<Wild>) -> (Vec<u64>, Vec<u64>) {
+fn numbers_and_aborted(rig: &mut Rig<ScriptedPeer>) -> (Vec<u64>, Vec<u64>) {
     let (mut numbers, mut aborted) = (Vec::new(), Vec::new());
     for up in std::mem::take(&mut rig.ups) {
         match up {
@@ -96,7 +96,7 @@ fn a_command_that_is_aborted_holds_up_none_behind_it() {
 }
 
 /// Commands for two LUNs, and a reset of the first, which has just been passed up.
-fn reset(seed: u64) -> (Rig<Wild>, FunctionId) {
+fn reset(seed: u64) -> (Rig<ScriptedPeer>, FunctionId) {
     let (mut rig, tabled) = rig(seed);
     rig.send(&numbered(1, 0, &tabled));
     rig.send(&numbered(2, 0, &Shape::None));

@@ -1,6 +1,6 @@
 //! SRP's target machine against a peer.
 
-use super::wild::Wild;
+use super::scripted::ScriptedPeer;
 use crate::support::rig::{Client, START};
 use crate::support::{Device, IDLE, Transport, addresses};
 use proto::iscsi::initiator::{Completion, Request};
@@ -34,21 +34,21 @@ pub(super) const INITIATOR: InitiatorConfig = InitiatorConfig {
 
 /// Grants all logins, or none.
 #[derive(Default)]
-pub(super) struct Door {
+pub(super) struct TestAccess {
     pub refusal: Option<RejectReason>,
     pub others: bool,
 }
 
-impl Access for Door {
+impl Access for TestAccess {
     fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)> {
         assert_eq!((applicant.target_port, applicant.from.port()), (GUID, 50_000));
         self.refusal.map_or(Ok(self.others), |reason| Err((reason, "refused".into())))
     }
 }
 
-pub(super) fn target(config: TargetConfig, door: Door) -> Target {
+pub(super) fn target(config: TargetConfig, access: TestAccess) -> Target {
     let (from, portal) = addresses();
-    Target::new(config, Arc::new(door), from, portal, START)
+    Target::new(config, Arc::new(access), from, portal, START)
 }
 
 impl Transport for Target {
@@ -80,7 +80,7 @@ impl Rig<Initiator> {
     /// Two machines of ours that are logged in, with a device.
     pub(super) fn ours(initiator: InitiatorConfig, config: TargetConfig, seed: u64) -> Rig<Initiator> {
         let machine = Initiator::new(initiator, START);
-        let mut rig = Rig::new(machine, target(config, Door::default()), seed);
+        let mut rig = Rig::new(machine, target(config, TestAccess::default()), seed);
         rig.device = Some(Device::default());
         rig.connect();
         match rig.events.pop() {
@@ -95,10 +95,10 @@ impl Rig<Initiator> {
     }
 }
 
-impl Rig<Wild> {
+impl Rig<ScriptedPeer> {
     /// A peer controlled by the test, logged in with these flags; no device.
-    pub(super) fn wild(flags: u8, seed: u64) -> Rig<Wild> {
-        let mut rig = Rig::new(Wild::new(flags), target(CONFIG, Door::default()), seed);
+    pub(super) fn scripted(flags: u8, seed: u64) -> Rig<ScriptedPeer> {
+        let mut rig = Rig::new(ScriptedPeer::new(flags), target(CONFIG, TestAccess::default()), seed);
         rig.connect();
         assert!(matches!(rig.ups.pop(), Some(Up::Ready(_))));
         rig

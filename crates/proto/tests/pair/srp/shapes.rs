@@ -1,7 +1,7 @@
 //! Descriptors of every shape.
 
-use super::rig::{CONFIG, Door, Rig, target};
-use super::wild::{Shape, Wild, cdb, command, function};
+use super::rig::{CONFIG, Rig, TestAccess, target};
+use super::scripted::{ScriptedPeer, Shape, cdb, command, function};
 use crate::support::{DISK, Device, HANG, HOST, READ, Random, WRITE};
 use proptest::prelude::*;
 use proto::message::Access;
@@ -15,7 +15,7 @@ const TABLE_AT: u64 = 2 << 20;
 
 /// Buffers of these lengths in the peer's memory, in any order, and the data in them joined.
 pub(super) fn buffers(
-    rig: &mut Rig<Wild>,
+    rig: &mut Rig<ScriptedPeer>,
     lens: &[u32],
     access: Access,
     random: &mut Random,
@@ -40,24 +40,24 @@ pub(super) fn buffers(
 }
 
 /// A table of these descriptors, `listed` of which are also in the command.
-pub(super) fn table(rig: &mut Rig<Wild>, list: Vec<Direct>, listed: usize, len: u32) -> Shape {
+pub(super) fn table(rig: &mut Rig<ScriptedPeer>, list: Vec<Direct>, listed: usize, len: u32) -> Shape {
     let span = Span { buffer: HOST, offset: TABLE_AT, len: list.as_bytes().len() as u32 };
     rig.memory.at(span).copy_from_slice(list.as_bytes());
     let at = rig.advertise(Places::one(span), Access::Read);
     Shape::Table { listed: listed.min(list.len()), list, at, len }
 }
 
-fn contents(rig: &mut Rig<Wild>, spans: &[Span]) -> Vec<u8> {
+fn contents(rig: &mut Rig<ScriptedPeer>, spans: &[Span]) -> Vec<u8> {
     spans.iter().flat_map(|span| rig.memory.at(*span).to_vec()).collect()
 }
 
-fn disk(rig: &mut Rig<Wild>, at: u32, len: usize) -> Vec<u8> {
+fn disk(rig: &mut Rig<ScriptedPeer>, at: u32, len: usize) -> Vec<u8> {
     rig.memory.at(Span { buffer: DISK, offset: at.into(), len: len as u32 }).to_vec()
 }
 
 /// Transfers data of these lengths with a table, in both directions.
 fn there_and_back(seed: u64, lens: &[u32], listed: usize) {
-    let mut rig = Rig::wild(LoginRequest::IMMEDIATE, seed);
+    let mut rig = Rig::scripted(LoginRequest::IMMEDIATE, seed);
     rig.device = Some(Device::default());
     let mut random = Random::new(seed ^ 0x55);
     let total: u32 = lens.iter().sum();
@@ -92,7 +92,7 @@ fn tables_longer_than_the_command_are_read() {
 #[test]
 fn more_descriptors_than_there_is_room_for_wait() {
     let config = TargetConfig { queue_depth: 20, ..CONFIG };
-    let mut rig = Rig::new(Wild::new(0), target(config, Door::default()), 7);
+    let mut rig = Rig::new(ScriptedPeer::new(0), target(config, TestAccess::default()), 7);
     rig.connect();
     rig.device = Some(Device::default());
     let (list, _) = buffers(&mut rig, &[4; 2048], Access::Read, &mut Random::new(3));
@@ -129,7 +129,7 @@ fn more_descriptors_than_there_is_room_for_wait() {
 /// Data in the command is not overwritten by a table of the other direction.
 #[test]
 fn a_table_beside_immediate_data() {
-    let mut rig = Rig::wild(LoginRequest::IMMEDIATE, 5);
+    let mut rig = Rig::scripted(LoginRequest::IMMEDIATE, 5);
     rig.device = Some(Device::default());
     let (list, spans) = buffers(&mut rig, &[64; 50], Access::Write, &mut Random::new(3));
     let data_in = table(&mut rig, list, 0, 3200);
@@ -156,7 +156,7 @@ fn notification_is_solicited_as_asked_for() {
         (Command::SUCCESS_SOLICITED, crate::support::BROKEN, false),
         (Command::FAILURE_SOLICITED, crate::support::BROKEN, true),
     ] {
-        let mut rig = Rig::wild(0, 6);
+        let mut rig = Rig::scripted(0, 6);
         rig.device = Some(Device::default());
         let mut unit = command(1, &cdb(opcode, 0, 0), &Shape::None, &Shape::None);
         unit[1] = asked;

@@ -62,7 +62,7 @@ impl Device {
     }
 
     /// Whether nothing is lent to tasks that have ended.
-    pub(crate) fn has_all_back(&self) -> bool {
+    pub(crate) fn ended_tasks_hold_nothing(&self) -> bool {
         self.in_flight.is_empty()
     }
 

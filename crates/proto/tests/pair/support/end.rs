@@ -154,7 +154,7 @@ impl<M: StreamMachine> End<M> {
     }
 
     /// Everything received was used.
-    pub(crate) fn is_dry(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.incoming.is_empty() || self.machine.want() == Want::Nothing
     }
 }

@@ -169,11 +169,11 @@ impl Link {
     /// An end that is finished closes the stream once everything has been sent.
     fn hang_up(&mut self) -> bool {
         let (initiator, responder) = (self.initiator.hung_up(), self.responder.hung_up());
-        if responder && !initiator && self.initiator.is_dry() {
+        if responder && !initiator && self.initiator.is_drained() {
             self.initiator.machine.closed(self.now, None);
             return self.poll();
         }
-        if initiator && !responder && self.responder.is_dry() {
+        if initiator && !responder && self.responder.is_drained() {
             self.responder.machine.closed(self.now, None);
             return self.poll();
         }

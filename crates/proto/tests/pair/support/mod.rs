@@ -40,7 +40,7 @@ pub(crate) const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
 
 /// Which logins are granted.
 #[derive(Default)]
-pub(crate) struct Door {
+pub(crate) struct TestAccess {
     pub chap: Option<ChapCredentials>,
     pub refusal: Option<Refusal>,
     pub alias: Option<String>,
@@ -48,7 +48,7 @@ pub(crate) struct Door {
     pub drawn: AtomicU64,
 }
 
-impl Access for Door {
+impl Access for TestAccess {
     fn authorize(
         &self,
         initiator: &str,
@@ -100,7 +100,7 @@ pub(crate) struct Setup {
     /// The most bytes moved at once.
     pub chunk: usize,
     pub plan: Plan,
-    pub door: Door,
+    pub access: TestAccess,
     pub offers: Offers,
     pub queue_depth: u16,
     pub initiator_depth: u16,
@@ -121,7 +121,7 @@ impl Default for Setup {
             seed: 1,
             chunk: 16 << 10,
             plan,
-            door: Door::default(),
+            access: TestAccess::default(),
             offers: Offers::default(),
             queue_depth: 8,
             initiator_depth: 16,
@@ -195,7 +195,7 @@ pub(crate) struct Pair {
     /// Nothing gets through.
     pub cut: bool,
     /// Whether the shortcut was tried last.
-    goes_short: bool,
+    tried_shortcut: bool,
     /// Commands that ended by it.
     pub ended_shortly: u32,
 }
@@ -209,7 +209,7 @@ impl Pair {
         let memory = Memory::new(&mut random);
         Pair {
             initiator: End::new(Initiator::new(initiator, now)),
-            target: End::new(Target::new(target, Arc::new(setup.door), from, portal, now)),
+            target: End::new(Target::new(target, Arc::new(setup.access), from, portal, now)),
             memory,
             device: Device::default(),
             now,
@@ -218,7 +218,7 @@ impl Pair {
             events: Vec::new(),
             target_gone: None,
             cut: false,
-            goes_short: false,
+            tried_shortcut: false,
             ended_shortly: 0,
         }
     }
@@ -269,8 +269,8 @@ impl Pair {
 
     /// Every second command that may ends by the shortcut.
     fn end_shortly(&mut self) -> bool {
-        self.goes_short = !self.goes_short;
-        if !self.goes_short {
+        self.tried_shortcut = !self.tried_shortcut;
+        if !self.tried_shortcut {
             return false;
         }
         let Some(ended) = self.initiator.ended(self.now, &mut self.memory) else { return false };
@@ -310,11 +310,11 @@ impl Pair {
     /// A machine that is finished closes its end once everything has been sent.
     fn hang_up(&mut self) -> bool {
         let (initiator, target) = (self.initiator.hung_up(), self.target.hung_up());
-        if target && !initiator && self.initiator.is_dry() && !self.cut {
+        if target && !initiator && self.initiator.is_drained() && !self.cut {
             self.initiator.machine.closed(self.now, None);
             return self.drain_initiator();
         }
-        if initiator && !target && self.target.is_dry() && !self.cut {
+        if initiator && !target && self.target.is_drained() && !self.cut {
             self.target.machine.closed(self.now, None);
             return self.drain_target();
         }

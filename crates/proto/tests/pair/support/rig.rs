@@ -230,7 +230,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
     /// All receives are posted, nothing is in progress, and the SCSI side's places are free.
     pub(crate) fn is_quiet(&self) -> bool {
         let idle = |port: &Port| port.is_idle() && port.held() == 0;
-        let back = self.device.as_ref().is_none_or(Device::has_all_back);
+        let back = self.device.as_ref().is_none_or(Device::ended_tasks_hold_nothing);
         idle(&self.peer.port) && idle(&self.target.port) && !self.target.machine.owes() && back
     }
 }

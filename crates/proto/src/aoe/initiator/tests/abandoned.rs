@@ -91,7 +91,7 @@ fn a_write_of_a_lost_session_is_sent_again_with_its_tag_until_it_is_answered() {
 }
 
 #[test]
-fn what_was_given_up_is_never_sent_again_and_only_its_answer_frees_its_sectors() {
+fn an_abandoned_write_is_never_retransmitted_and_only_its_answer_frees_its_sectors() {
     let mut rig = Rig::new();
     rig.memory.fill(7);
     rig.submit(write_10(4, 2), 0, 1024);
@@ -135,7 +135,7 @@ fn a_target_that_orders_nop_behind_a_write_proves_that_it_is_over_once_no_copy_c
 }
 
 #[test]
-fn a_command_that_nobody_waits_for_is_not_sent_again_and_its_session_goes_on() {
+fn an_abandoned_command_is_not_retransmitted_and_its_session_continues() {
     let mut rig = Rig::on_vblade();
     rig.machine.resume(rig.now);
     let task = rig.submit(write_10(4, 5), 0, 5 * 512);
@@ -154,7 +154,7 @@ fn a_command_that_nobody_waits_for_is_not_sent_again_and_its_session_goes_on() {
 }
 
 #[test]
-fn a_command_that_nobody_waits_for_is_over_where_none_of_it_was_sent() {
+fn an_abandoned_command_ends_at_once_if_none_of_it_was_sent() {
     let mut rig = Rig::new();
     rig.machine.pace.limit(1);
     let first = rig.submit(write_10(4, 6), 0, 6 * 512);
@@ -271,7 +271,7 @@ fn a_command_does_not_wait_for_what_was_abandoned() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_frame_any_more_is_abandoned() {
+fn an_abandoned_write_that_no_longer_fits_into_a_frame_is_dropped() {
     let mut rig = Rig::on_vblade();
     rig.submit(write_10(4, 2), 0, 1024);
     rig.sent();
@@ -286,7 +286,7 @@ fn what_does_not_fit_into_a_frame_any_more_is_abandoned() {
 }
 
 #[test]
-fn only_what_is_sent_again_counts_as_that() {
+fn only_retransmissions_are_counted_as_such() {
     let mut rig = Rig::new();
     rig.submit(write_10(4, 1), 0, 512);
     rig.submit(write_10(20, 1), 0, 512);
@@ -311,7 +311,7 @@ fn only_what_is_sent_again_counts_as_that() {
 }
 
 #[test]
-fn what_is_sent_again_is_bounded() {
+fn retransmissions_are_bounded() {
     let mut rig = Rig::new();
     for round in 0..100 {
         for _ in 0..CONFIG.queue_depth {
@@ -327,7 +327,7 @@ fn what_is_sent_again_is_bounded() {
 }
 
 #[test]
-fn with_too_many_that_were_given_up_writes_fail_and_reads_go_on() {
+fn with_too_many_abandoned_writes_writes_fail_and_reads_continue() {
     let mut rig = Rig::new();
     let mut lost = 0;
     while lost < 1024 {
@@ -367,7 +367,7 @@ fn writes_without_an_answer_have_turns() {
 }
 
 #[test]
-fn what_is_sent_again_and_what_is_new_share_a_window_and_one_that_is_new_always_flies() {
+fn retransmissions_and_new_requests_share_a_window_and_one_new_request_is_always_in_flight() {
     let mut rig = Rig::new();
     for lba in [0, 4, 8, 12] {
         rig.submit(write_10(lba, 1), 0, 512);

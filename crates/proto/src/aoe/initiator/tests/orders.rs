@@ -318,7 +318,7 @@ fn an_answer_that_is_cut_ends_a_command() {
 }
 
 #[test]
-fn what_does_not_fit_any_more_has_the_target_met_again() {
+fn a_request_that_no_longer_fits_makes_the_initiator_rediscover_the_target() {
     let trim_of = |sectors: u16| {
         let registers = Registers::new(Command::DataSetManagement, 0, sectors);
         PassThrough::new(Registers { feature: TRIM, ..registers }).to_cdb().unwrap()

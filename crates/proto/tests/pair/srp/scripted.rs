@@ -30,7 +30,7 @@ pub(super) fn login() -> LoginRequestRdma {
     }
 }
 
-pub(super) struct Wild {
+pub(super) struct ScriptedPeer {
     flags: u8,
     pub outbox: VecDeque<Vec<u8>>,
     pub inbox: VecDeque<Vec<u8>>,
@@ -40,10 +40,10 @@ pub(super) struct Wild {
     pub closed: bool,
 }
 
-impl Wild {
-    pub(super) fn new(flags: u8) -> Wild {
+impl ScriptedPeer {
+    pub(super) fn new(flags: u8) -> ScriptedPeer {
         let (outbox, inbox) = (VecDeque::new(), VecDeque::new());
-        Wild { flags, outbox, inbox, freed: Vec::new(), limit: 0, closed: false }
+        ScriptedPeer { flags, outbox, inbox, freed: Vec::new(), limit: 0, closed: false }
     }
 
     /// The oldest received message, with response data and sense data.
@@ -55,7 +55,7 @@ impl Wild {
     }
 }
 
-impl MessageMachine for Wild {
+impl MessageMachine for ScriptedPeer {
     type Event = ();
 
     fn request(&mut self) -> Vec<u8> {
