@@ -95,8 +95,8 @@ impl Frames {
     }
 
     /// The watch of the timer has ended.
-    pub(crate) fn rang(&mut self) {
-        self.clock.rings_at = None;
+    pub(crate) fn timer_expired(&mut self) {
+        self.clock.expires_at = None;
     }
 
     /// Gives the machine what has arrived. Returns whether there was any.
@@ -117,7 +117,7 @@ impl Frames {
         }
         if std::mem::take(&mut self.is_woken)
             && !any
-            && let Err(error) = self.packets.trouble()
+            && let Err(error) = self.packets.take_error()
         {
             machine.closed(&error.to_string());
         }
@@ -150,7 +150,7 @@ impl Frames {
 
     /// Whether nothing is watched.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.is_watched && self.clock.rings_at.is_none()
+        !self.is_watched && self.clock.expires_at.is_none()
     }
 
     /// The watches end soon.
@@ -161,7 +161,7 @@ impl Frames {
         if self.is_watched {
             io.unwatch(self.tags.frames);
         }
-        if self.clock.rings_at.is_some() {
+        if self.clock.expires_at.is_some() {
             io.unwatch(self.tags.clock);
         }
     }
@@ -193,20 +193,20 @@ impl Frames {
 struct Clock {
     timer: OwnedFd,
     /// It is watched, and expires then.
-    rings_at: Option<Time>,
+    expires_at: Option<Time>,
 }
 
 impl Clock {
     fn new() -> io::Result<Clock> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(Clock { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, rings_at: None })
+        Ok(Clock { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, expires_at: None })
     }
 
     /// Has it expire at this time, or earlier: set once for the next answer that may be overdue, it expires
     /// without effect if that arrives. One that waits for the end of a long silence is set again when there
     /// is something to wait for. Returns whether it has to be watched now.
     fn set(&mut self, now: Time, deadline: Time) -> bool {
-        if self.rings_at.is_some_and(|at| at <= deadline) {
+        if self.expires_at.is_some_and(|at| at <= deadline) {
             return false;
         }
         let nanoseconds = deadline.since(now).as_nanos().max(1) as i64;
@@ -215,7 +215,7 @@ impl Clock {
         let time = Itimerspec { it_interval, it_value };
         // Without it, what is lost waits for the next tick.
         let is_set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).is_ok();
-        is_set && self.rings_at.replace(deadline).is_none()
+        is_set && self.expires_at.replace(deadline).is_none()
     }
 }
 
@@ -308,7 +308,7 @@ mod tests {
     use rustix::time::timerfd_gettime;
 
     #[test]
-    fn a_clock_that_is_set_for_later_is_set_anew() {
+    fn a_timer_is_moved_only_to_earlier_deadlines() {
         let mut clock = Clock::new().unwrap();
         let (now, hour) = (Time(1), Duration::from_secs(3600));
         let rest = |clock: &Clock| timerfd_gettime(&clock.timer).unwrap().it_value.tv_sec;
@@ -318,7 +318,7 @@ mod tests {
         assert!(rest(&clock) <= 3600);
         assert!(!clock.set(now, now.after(hour * 2)), "it rings before that");
         assert!(rest(&clock) <= 3600);
-        clock.rings_at = None;
+        clock.expires_at = None;
         assert!(clock.set(now, now.after(hour * 2)), "it has rung");
         assert!(rest(&clock) > 3600);
     }

@@ -54,9 +54,9 @@ pub struct Channel<M, P = QueuePair> {
     /// When the memory missing for receives must have been found.
     missing_until: Option<Time>,
     /// The machine makes do with fewer receives than it wants.
-    makes_do: bool,
+    has_fewer_receives: bool,
     /// Something happened that may have given the machine work.
-    is_stirred: bool,
+    may_have_work: bool,
     /// The queue pair has been asked to close.
     is_closing: bool,
     /// The reason, when this side ended the connection.
@@ -115,8 +115,8 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
             receives,
             staging: Staging::default(),
             missing_until: None,
-            makes_do: false,
-            is_stirred: true,
+            has_fewer_receives: false,
+            may_have_work: true,
             is_closing: false,
             reason: None,
         }
@@ -129,7 +129,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
 
     /// The machine, for answers from the layer above.
     pub fn machine_mut(&mut self) -> &mut M {
-        self.is_stirred = true;
+        self.may_have_work = true;
         &mut self.machine
     }
 
@@ -142,7 +142,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
     /// [`Channel::poll`].
     pub fn take_in(&mut self, now: Time, arena: &mut Arena) {
         while let Some(event) = self.pair.poll(arena) {
-            self.is_stirred = true;
+            self.may_have_work = true;
             self.happened(now, event, arena);
         }
     }
@@ -150,13 +150,13 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
     /// Notifies the machine of what happened, keeps its receives posted, and posts its work.
     pub fn run(&mut self, now: Time, arena: &mut Arena) {
         self.take_in(now, arena);
-        while std::mem::take(&mut self.is_stirred) {
+        while std::mem::take(&mut self.may_have_work) {
             // What is posted may promise more receives than there were before.
             let has_ended = self.provide(now, arena) || self.post(now, arena) || self.provide(now, arena);
-            self.is_stirred = has_ended;
+            self.may_have_work = has_ended;
             self.take_in(now, arena);
         }
-        self.is_stirred = self.wants_more();
+        self.may_have_work = self.wants_more();
     }
 
     /// Whether it waits for memory: call [`Channel::run`] again in the next turn.
@@ -260,21 +260,21 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         }
         self.pair.submit();
         let are_all = self.receives.ready() >= wanted.count;
-        if !are_all || self.makes_do {
-            self.makes_do = !are_all;
-            return Ok(self.is_content() || are_all);
+        if !are_all || self.has_fewer_receives {
+            self.has_fewer_receives = !are_all;
+            return Ok(self.accepts_receives() || are_all);
         }
         Ok(true)
     }
 
     /// Whether the machine accepts the existing number of receives.
-    fn is_content(&mut self) -> bool {
+    fn accepts_receives(&mut self) -> bool {
         let answer = self.machine.accept_fewer_receives(self.receives.made());
-        let is_content = matches!(answer, Answer::Accept(_));
+        let accepts_receives = matches!(answer, Answer::Accept(_));
         if let Phase::Answering(last) = &mut self.phase {
             *last = answer;
         }
-        is_content
+        accepts_receives
     }
 
     /// Waits for memory, or rejects a peer for whose receives there is not enough: then the result is `true`.
@@ -352,7 +352,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         if self.missing_until.is_some_and(|until| now >= until) {
             self.end(now, NO_MEMORY.to_string());
         }
-        self.is_stirred = true;
+        self.may_have_work = true;
         self.pair.tick(now);
         if self.machine.deadline().is_some_and(|deadline| now >= deadline) {
             self.machine.tick(now);

@@ -11,7 +11,7 @@ const LINE_BYTES: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffers {
     /// At least half of the arena is left to others.
-    is_modest: bool,
+    leaves_half_free: bool,
     blocks: Vec<Places>,
     /// The part of the last block that is not yet cut up.
     rest: Span,
@@ -23,10 +23,17 @@ pub(crate) struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
-    /// None yet. `is_modest`: receives reserve memory for any peer that connects, and must not starve data in
+    /// None yet. `leaves_half_free`: receives reserve memory for any peer that connects, and must not starve data in
     /// transit; so they take no more than half of the arena.
-    pub(crate) fn new(is_modest: bool) -> ReceiveBuffers {
-        ReceiveBuffers { is_modest, blocks: Vec::new(), rest: Span::default(), bytes: 0, made: 0, held: 0 }
+    pub(crate) fn new(leaves_half_free: bool) -> ReceiveBuffers {
+        ReceiveBuffers {
+            leaves_half_free,
+            blocks: Vec::new(),
+            rest: Span::default(),
+            bytes: 0,
+            made: 0,
+            held: 0,
+        }
     }
 
     /// How many there are.
@@ -52,7 +59,7 @@ impl ReceiveBuffers {
     }
 
     fn cut_another(&mut self, wanted: &Receives, arena: &mut Arena) -> Option<Span> {
-        if self.is_modest && !arena.is_roomy() {
+        if self.leaves_half_free && !arena.is_half_free() {
             return None;
         }
         let block = arena.take(LARGE_BYTES)?;
@@ -156,11 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn the_modest_leave_half_of_the_memory() {
+    fn receives_can_leave_half_of_the_memory_free() {
         let mut arena = Arena::new(8 * 65_536).unwrap();
         let wanted = Receives { count: u16::MAX, bytes: 65_536, aligned_at: 0 };
-        for (is_modest, count) in [(true, 5), (false, 8)] {
-            let mut buffers = ReceiveBuffers::new(is_modest);
+        for (leaves_half_free, count) in [(true, 5), (false, 8)] {
+            let mut buffers = ReceiveBuffers::new(leaves_half_free);
             assert_eq!((0..9).map_while(|_| buffers.make(&wanted, &mut arena)).count(), count);
             assert_eq!(buffers.made(), count as u16);
             buffers.close(&mut arena);

@@ -151,8 +151,8 @@ impl<L: Line> Packets<L> {
     /// # Errors
     /// Each of them once, and receiving continues: the interface went down (and may come up again), or was
     /// removed.
-    pub fn trouble(&self) -> io::Result<()> {
-        self.line.trouble()
+    pub fn take_error(&self) -> io::Result<()> {
+        self.line.take_error()
     }
 
     /// Whether a slot is free to receive into. While none is, watching would not wait, as pending frames are

@@ -95,12 +95,12 @@ impl Poller {
         match self.mode {
             Poll::Always => Wait::No,
             Poll::Never => sleep,
-            Poll::Adaptive if self.is_worth_it(now) => Wait::No,
+            Poll::Adaptive if self.is_worth_spinning(now) => Wait::No,
             Poll::Adaptive => sleep,
         }
     }
 
-    fn is_worth_it(&self, now: Time) -> bool {
+    fn is_worth_spinning(&self, now: Time) -> bool {
         Duration::from_nanos(self.gap_nanos) < self.patience && now.since(self.busy_at) < self.patience
     }
 

@@ -261,7 +261,7 @@ impl packet::Line for Line {
         std::mem::take(&mut self.queue.frames().drops)
     }
 
-    fn trouble(&self) -> io::Result<()> {
+    fn take_error(&self) -> io::Result<()> {
         self.outdated().map_or(Ok(()), |reason| Err(io::Error::other(reason)))
     }
 }

@@ -112,7 +112,7 @@ impl AbandonedWrites {
 
     /// Since when a write blocks a lane's operation on this range, if one does: another lane's, or one that
     /// was cancelled or abandoned.
-    pub(super) fn hinders(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
+    pub(super) fn blocked_since(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
         let first = |writes: &Writes| {
             let others = writes.waiting.values().filter(|write| write.lane != lane || write.is_cancelled);
             let all = others.chain(&writes.abandoned).filter(|write| write.overlaps(range));
@@ -146,24 +146,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_up_is_in_everybody_s_way_and_only_on_the_same_blocks() {
+    fn an_abandoned_write_blocks_all_lanes_but_only_on_its_blocks() {
         let writes = AbandonedWrites::default();
         writes.add(1, 7, (4096, 4096), Time(5));
-        assert_eq!(writes.hinders(1, (4096, 512)), None, "it waits for the same session");
+        assert_eq!(writes.blocked_since(1, (4096, 512)), None, "it waits for the same session");
         assert!(!writes.has_abandoned(1) && writes.ranges().is_empty());
         writes.abandon(1, 7);
         for lane in [1, 2] {
-            assert_eq!(writes.hinders(lane, (7680, 4096)), Some(Time(5)));
-            assert_eq!(writes.hinders(lane, (8192, 512)), None);
-            assert_eq!(writes.hinders(lane, (0, 4096)), None);
+            assert_eq!(writes.blocked_since(lane, (7680, 4096)), Some(Time(5)));
+            assert_eq!(writes.blocked_since(lane, (8192, 512)), None);
+            assert_eq!(writes.blocked_since(lane, (0, 4096)), None);
         }
         assert!(writes.has_abandoned(1) && !writes.has_abandoned(2));
         assert_eq!(writes.ranges(), [(4096, 4096)]);
         writes.keep(2, |_| false);
         writes.keep(1, |range| range == (4096, 4096));
-        assert_eq!(writes.hinders(2, (0, u64::MAX)), Some(Time(5)));
+        assert_eq!(writes.blocked_since(2, (0, u64::MAX)), Some(Time(5)));
         writes.keep(1, |_| false);
-        assert_eq!(writes.hinders(2, (0, u64::MAX)), None);
+        assert_eq!(writes.blocked_since(2, (0, u64::MAX)), None);
     }
 
     #[test]
@@ -173,19 +173,19 @@ mod tests {
         writes.keep(1, |_| false);
         writes.release(1, 8);
         writes.release(2, 7);
-        assert_eq!(writes.hinders(2, (0, 512)), Some(Time(5)));
+        assert_eq!(writes.blocked_since(2, (0, 512)), Some(Time(5)));
         writes.release(1, 7);
-        assert_eq!(writes.hinders(2, (0, 512)), None);
+        assert_eq!(writes.blocked_since(2, (0, 512)), None);
     }
 
     #[test]
-    fn what_was_cancelled_is_in_everybody_s_way_until_it_is_over() {
+    fn a_cancelled_write_blocks_all_lanes_until_it_ends() {
         let writes = AbandonedWrites::default();
         writes.add(1, 7, (0, 512), Time(5));
         writes.cancel(1, 7);
-        assert_eq!([1, 2].map(|lane| writes.hinders(lane, (0, 512))), [Some(Time(5)); 2]);
+        assert_eq!([1, 2].map(|lane| writes.blocked_since(lane, (0, 512))), [Some(Time(5)); 2]);
         writes.release(1, 7);
-        assert_eq!(writes.hinders(1, (0, 512)), None);
+        assert_eq!(writes.blocked_since(1, (0, 512)), None);
     }
 
     #[test]
@@ -194,8 +194,8 @@ mod tests {
         for n in 0..10 * ABANDONED_MAX as u64 {
             writes.add(1, 7, (n * 1024, 512), Time(n));
             writes.abandon(1, 7);
-            assert_eq!(writes.hinders(2, (0, 512)), Some(Time(0)), "{n}");
-            assert!(writes.hinders(2, (n * 1024 + 511, 1)).is_some());
+            assert_eq!(writes.blocked_since(2, (0, 512)), Some(Time(0)), "{n}");
+            assert!(writes.blocked_since(2, (n * 1024 + 511, 1)).is_some());
         }
         assert!(writes.writes.lock().unwrap().abandoned.len() <= ABANDONED_MAX);
     }

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_asks_less_and_less_often() {
+    fn polls_back_off_exponentially() {
         let mut backoff = Backoff::new(Time(0));
         let due = (0..3000u64).filter(|n| backoff.is_due(Time(0).after(Duration::from_secs(*n))));
         assert_eq!(

@@ -96,7 +96,7 @@ impl Examination {
 
 impl RemoteLane {
     /// Handles the unit attentions of the unit, before anything that came with them is trusted.
-    pub(super) fn heed<I: Io>(&mut self, io: &mut I) {
+    pub(super) fn handle_attentions<I: Io>(&mut self, io: &mut I) {
         let attentions = self.session.take_attentions();
         if !attentions.any {
             return;

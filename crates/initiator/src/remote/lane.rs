@@ -337,7 +337,7 @@ impl RemoteLane {
 
     /// Checks that an operation may begin: no write that has not ended blocks it. Other lanes then see it.
     fn enter(&self, op: &Op, place: (u64, u64), now: Time) -> Result<(), StoreError> {
-        let look = || match self.store.abandoned.hinders(self.id, place) {
+        let look = || match self.store.abandoned.blocked_since(self.id, place) {
             Some(since) if now.since(since) < self.store.give_up_after() => Err(StoreError::Busy),
             Some(_) => Err(StoreError::Unavailable),
             None => Ok(()),
@@ -413,7 +413,7 @@ impl RemoteLane {
     /// Handles what the session has finished, sends what follows, and checks the session.
     fn settle<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         loop {
-            self.heed(io);
+            self.handle_attentions(io);
             let mut next = 0;
             while let Some(Finished { cookie, ending }) = self.finished.get(next).copied() {
                 next += 1;
@@ -535,7 +535,7 @@ impl RemoteLane {
             return Err(StoreError::Unavailable);
         }
         if !is_possible(&self.flights[index as usize], &moved) {
-            return Err(self.belied(index, &moved));
+            return Err(self.impossible_success(index, &moved));
         }
         let store = &self.store;
         let flight = &mut self.flights[index as usize];
@@ -590,7 +590,7 @@ impl RemoteLane {
 impl RemoteLane {
     /// GOOD for a command whose data was not transferred, or cannot have been, is an error. The unit is
     /// examined before it is relied on again, and whether what it has acknowledged was written is unknown.
-    fn belied(&mut self, index: u32, moved: &Moved) -> StoreError {
+    fn impossible_success(&mut self, index: u32, moved: &Moved) -> StoreError {
         let flight = &self.flights[index as usize];
         let (at, point) = (place_of(&flight.op).0 + flight.done, flight.point);
         let is_write = flight.is_syncing || matches!(flight.op, Op::Flush) || changes(&flight.op);

@@ -43,14 +43,14 @@ pub struct Takeover {
     options: Options,
     /// The remaining ports.
     ports: Vec<InitiatorPort>,
-    visit: Option<Visit>,
+    active: Option<PortSession>,
     /// Logins so far.
-    visits: u64,
+    opened: u64,
     finished: Vec<Finished>,
 }
 
 /// A session of one port.
-struct Visit {
+struct PortSession {
     session: Session,
     /// The first of its tags.
     tags: u64,
@@ -81,14 +81,14 @@ impl Takeover {
         ports: Vec<InitiatorPort>,
     ) -> Takeover {
         let (url, options) = (url.clone(), Options { queue_depth: 1, ..options.clone() });
-        Takeover { url, addresses, options, ports, visit: None, visits: 0, finished: Vec::new() }
+        Takeover { url, addresses, options, ports, active: None, opened: 0, finished: Vec::new() }
     }
 
     /// A completion of one of its sessions.
     pub fn completed<I: Io>(&mut self, io: &mut I, completion: Completion) {
-        let is_of = |visit: &&mut Visit| completion.tag.0 / LANE_TAGS == visit.tags / LANE_TAGS;
-        if let Some(visit) = self.visit.as_mut().filter(is_of) {
-            visit.session.completed(io, completion, &mut self.finished);
+        let is_of = |active: &&mut PortSession| completion.tag.0 / LANE_TAGS == active.tags / LANE_TAGS;
+        if let Some(active) = self.active.as_mut().filter(is_of) {
+            active.session.completed(io, completion, &mut self.finished);
         }
     }
 
@@ -99,34 +99,34 @@ impl Takeover {
     /// When the target is unreachable, or gives no proof. It may be retried from the beginning.
     pub fn turn<I: Io>(&mut self, io: &mut I) -> Result<bool, String> {
         loop {
-            if self.visit.is_none() {
+            if self.active.is_none() {
                 let Some(port) = self.ports.pop() else { return Ok(true) };
-                self.visit = Some(self.call(io, port));
+                self.active = Some(self.call(io, port));
             }
-            let Some(visit) = &mut self.visit else { return Ok(true) };
-            visit.session.tick(io, &mut self.finished);
-            let ended = visit.go_on(io, &mut self.finished);
-            visit.session.flush(io, &mut self.finished);
+            let Some(active) = &mut self.active else { return Ok(true) };
+            active.session.tick(io, &mut self.finished);
+            let ended = active.go_on(io, &mut self.finished);
+            active.session.flush(io, &mut self.finished);
             match ended {
-                Ok(true) => self.visit = None,
+                Ok(true) => self.active = None,
                 Ok(false) => return Ok(false),
                 Err(problem) => {
-                    visit.session.close_socket();
-                    self.visit = None;
+                    active.session.close_socket();
+                    self.active = None;
                     return Err(problem);
                 }
             }
         }
     }
 
-    fn call<I: Io>(&mut self, io: &mut I, port: InitiatorPort) -> Visit {
-        let tags = self.visits * LANE_TAGS;
-        self.visits += 1;
+    fn call<I: Io>(&mut self, io: &mut I, port: InitiatorPort) -> PortSession {
+        let tags = self.opened * LANE_TAGS;
+        self.opened += 1;
         let (url, options) = (self.url.clone(), self.options.clone());
         let session = Session::new::<I>(url, self.addresses.clone(), options, Tag(tags));
         let mut session = session.of_port(port).unlogged();
         session.start(io);
-        Visit { session, tags, untried: self.addresses.len().saturating_sub(1), step: Step::LogIn }
+        PortSession { session, tags, untried: self.addresses.len().saturating_sub(1), step: Step::LogIn }
     }
 
     /// The same on the caller's thread. Blocks until it is complete.
@@ -145,7 +145,7 @@ impl Takeover {
     }
 }
 
-impl Visit {
+impl PortSession {
     /// Whether the port's earlier session has ended, and this one as well.
     fn go_on<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> Result<bool, String> {
         let now = io.now();

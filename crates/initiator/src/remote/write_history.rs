@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn long_writes_are_near_to_all() {
+    fn a_long_write_counts_as_near_every_range() {
         let histories = WriteHistories::default();
         let (own, other) = (histories.join(), histories.join());
         other.note((0, 1 << 40), Time(3));

@@ -18,7 +18,7 @@ use wire::iscsi::BHS_BYTES;
 
 /// A connection.
 pub(super) struct Link {
-    road: Road,
+    medium: Medium,
     pub(super) machine: Carrier,
     pub(super) is_ready: bool,
     /// All commands may be sent.
@@ -40,7 +40,7 @@ pub(super) struct Left {
 }
 
 /// What carries it.
-enum Road {
+enum Medium {
     Stream { stream: Stream, socket: Handle },
     Frames(Frames),
 }
@@ -49,17 +49,17 @@ impl Link {
     /// On a connected socket.
     pub(super) fn on_stream(machine: Carrier, socket: Handle, recv: Tag, send: Tag) -> Link {
         let stream = Stream::new(socket, recv, send, Vec::new());
-        Link::new(machine, Road::Stream { stream, socket })
+        Link::new(machine, Medium::Stream { stream, socket })
     }
 
     /// On an interface.
     pub(super) fn on_interface(machine: Carrier, frames: Frames) -> Link {
-        Link::new(machine, Road::Frames(frames))
+        Link::new(machine, Medium::Frames(frames))
     }
 
-    fn new(machine: Carrier, road: Road) -> Link {
+    fn new(machine: Carrier, medium: Medium) -> Link {
         Link {
-            road,
+            medium,
             machine,
             is_ready: false,
             is_open: false,
@@ -71,37 +71,37 @@ impl Link {
 
     /// The socket of a stream.
     pub(super) fn socket(&self) -> Option<Handle> {
-        match &self.road {
-            Road::Stream { socket, .. } => Some(*socket),
-            Road::Frames(_) => None,
+        match &self.medium {
+            Medium::Stream { socket, .. } => Some(*socket),
+            Medium::Frames(_) => None,
         }
     }
 
     /// The address of an interface.
     pub(super) fn mac(&self) -> Option<Mac> {
-        match &self.road {
-            Road::Stream { .. } => None,
-            Road::Frames(frames) => Some(frames.mac()),
+        match &self.medium {
+            Medium::Stream { .. } => None,
+            Medium::Frames(frames) => Some(frames.mac()),
         }
     }
 
     /// Something was received, or may be.
     pub(super) fn received<I: Io>(&mut self, io: &mut I, result: Result<u32, Errno>) {
-        match &mut self.road {
-            Road::Stream { stream, .. } => stream.received(io, result),
-            Road::Frames(frames) => frames.watch_ended(),
+        match &mut self.medium {
+            Medium::Stream { stream, .. } => stream.received(io, result),
+            Medium::Frames(frames) => frames.watch_ended(),
         }
     }
 
     /// Something was sent; or the timer of frames expired.
     pub(super) fn sent<I: Io>(&mut self, io: &mut I, result: Result<u32, Errno>) {
-        match &mut self.road {
-            Road::Stream { stream, .. } => {
+        match &mut self.medium {
+            Medium::Stream { stream, .. } => {
                 stream.sent(io, &mut self.machine, result, &mut self.pushed);
                 self.machine.pushed(&self.pushed);
                 self.pushed.clear();
             }
-            Road::Frames(frames) => frames.rang(),
+            Medium::Frames(frames) => frames.timer_expired(),
         }
     }
 
@@ -124,7 +124,7 @@ impl Link {
     /// The next received command that has ended with GOOD; its data is in its place.
     #[inline]
     fn ended<I: Io>(&mut self, io: &mut I) -> Option<Ended> {
-        let (Road::Stream { stream, .. }, Carrier::Iscsi(machine)) = (&mut self.road, &mut self.machine)
+        let (Medium::Stream { stream, .. }, Carrier::Iscsi(machine)) = (&mut self.medium, &mut self.machine)
         else {
             return None;
         };
@@ -138,32 +138,32 @@ impl Link {
     /// Gives the machine what was received, as far as it accepts it before it has something to report.
     /// Returns whether there was any.
     pub(super) fn feed<I: Io>(&mut self, io: &mut I) -> bool {
-        match (&mut self.road, &mut self.machine) {
-            (Road::Stream { stream, .. }, machine) => stream.feed(io, machine),
-            (Road::Frames(frames), Carrier::Aoe(machine)) => frames.feed(io, machine),
-            (Road::Frames(_), _) => false,
+        match (&mut self.medium, &mut self.machine) {
+            (Medium::Stream { stream, .. }, machine) => stream.feed(io, machine),
+            (Medium::Frames(frames), Carrier::Aoe(machine)) => frames.feed(io, machine),
+            (Medium::Frames(_), _) => false,
         }
     }
 
     /// It may take its share of a turn again.
     pub(super) fn end_turn(&mut self) {
-        if let Road::Stream { stream, .. } = &mut self.road {
+        if let Medium::Stream { stream, .. } = &mut self.medium {
             stream.end_turn();
         }
     }
 
     /// Whether more can be done without a further event.
     pub(super) fn wants_more(&self) -> bool {
-        match &self.road {
-            Road::Stream { stream, .. } => stream.wants_more(),
-            Road::Frames(frames) => frames.wants_more(),
+        match &self.medium {
+            Medium::Stream { stream, .. } => stream.wants_more(),
+            Medium::Frames(frames) => frames.wants_more(),
         }
     }
 
     /// Sends what is owed.
     pub(super) fn flush<I: Io>(&mut self, io: &mut I) {
-        match (&mut self.road, &mut self.machine) {
-            (Road::Stream { stream, .. }, machine) => {
+        match (&mut self.medium, &mut self.machine) {
+            (Medium::Stream { stream, .. }, machine) => {
                 // What was sent at once has no completion: what did not fit is sent with the next.
                 while let Some(result) = stream.flush_now(io, machine) {
                     stream.sent(io, machine, result, &mut self.pushed);
@@ -171,44 +171,44 @@ impl Link {
                     self.pushed.clear();
                 }
             }
-            (Road::Frames(frames), Carrier::Aoe(machine)) => frames.flush(io, machine),
-            (Road::Frames(_), _) => {}
+            (Medium::Frames(frames), Carrier::Aoe(machine)) => frames.flush(io, machine),
+            (Medium::Frames(_), _) => {}
         }
     }
 
     /// Whether the kernel has finished with it.
     pub(super) fn is_quiet(&mut self) -> bool {
-        match &mut self.road {
-            Road::Stream { stream, .. } => stream.quiet(),
-            Road::Frames(frames) => frames.is_quiet(),
+        match &mut self.medium {
+            Medium::Stream { stream, .. } => stream.quiet(),
+            Medium::Frames(frames) => frames.is_quiet(),
         }
     }
 
     /// Whether everything has been sent.
     pub(super) fn has_sent(&self) -> bool {
-        match &self.road {
-            Road::Stream { stream, .. } => stream.has_sent(),
-            Road::Frames(_) => true,
+        match &self.medium {
+            Medium::Stream { stream, .. } => stream.has_sent(),
+            Medium::Frames(_) => true,
         }
     }
 
     /// What is in flight ends soon.
     pub(super) fn shut_down<I: Io>(&mut self, io: &mut I) {
-        match &mut self.road {
-            Road::Stream { stream, .. } => stream.shutdown(io),
-            Road::Frames(frames) => frames.shut_down(io),
+        match &mut self.medium {
+            Medium::Stream { stream, .. } => stream.shutdown(io),
+            Medium::Frames(frames) => frames.shut_down(io),
         }
     }
 
     /// Closes it; it is quiet.
     pub(super) fn close<I: Io>(self, io: &mut I) -> Option<Left> {
-        match (self.road, self.machine) {
-            (Road::Frames(frames), Carrier::Aoe(mut machine)) => {
+        match (self.medium, self.machine) {
+            (Medium::Frames(frames), Carrier::Aoe(mut machine)) => {
                 let lane = frames.close(io.arena(), &mut machine);
                 Some(Left { machine, lane })
             }
-            (Road::Frames(_), _) => unreachable!("only AoE is in frames"),
-            (Road::Stream { stream, .. }, machine) => {
+            (Medium::Frames(_), _) => unreachable!("only AoE is in frames"),
+            (Medium::Stream { stream, .. }, machine) => {
                 stream.close(io);
                 machine.close(io.arena());
                 None

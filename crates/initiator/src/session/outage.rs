@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_comes_and_goes_is_logged_once_and_met_ever_less_often() {
+    fn a_flapping_target_is_logged_once_and_reconnected_ever_less_often() {
         let (mut outage, mut now) = (Outage::new(OutageLog::default()), Time(0));
         let mut lines = 0;
         let mut pauses = Vec::new();

@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_is_asked_again_later_and_not_for_ever() {
+    fn busy_is_retried_later_and_not_forever() {
         let mut bench = Bench::new(&[true]);
         bench.end(0, status(status::BUSY));
         bench.queue.wake(bench.now);
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_patient_ends_with_the_first_refusal() {
+    fn a_command_without_retries_ends_with_the_first_refusal() {
         for outcome in [status(status::BUSY), check(SenseKey::NotReady, code::BECOMING_READY)] {
             let mut bench = Bench::new(&[true]);
             bench.queue.slots[0].command.patient = false;
@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_what_is_taken() {
+    fn the_queue_is_bounded() {
         let mut queue = Queue::new(1);
         for cookie in 0..MAX as u32 {
             assert!(queue.push(&command(cookie, true), false));

@@ -68,7 +68,7 @@ fn an_initiator_without_memory_gives_up() {
 
 /// Half of the memory is taken: the rest is for data.
 #[test]
-fn a_target_rejects_whom_it_has_no_receives_for() {
+fn a_target_without_memory_for_receives_rejects_logins() {
     assert!(is_rejected::<Initiator>().contains("login rejected with reason 0x00010001"));
     assert_eq!(is_rejected::<IserInitiator>(), "the connection was rejected");
 }
@@ -105,7 +105,7 @@ fn works_with_few<M: commands::Initiator>() {
             continue;
         }
         rig.initiator.above.clear();
-        let is_modest = !rig.ring.arena().is_roomy();
+        let leaves_half_free = !rig.ring.arena().is_half_free();
         let held: u64 =
             taken.iter().map(|places| u64::from(places.len().next_multiple_of(SMALL_BYTES))).sum();
         let in_stock = rig.ring.arena().in_use() - held;
@@ -114,8 +114,8 @@ fn works_with_few<M: commands::Initiator>() {
         fill_queue(&mut rig);
         fill_queue(&mut rig);
         let has_grown = rig.ring.arena().in_use() > in_stock;
-        assert!(has_grown || !is_modest, "it takes what it lacked when that is there");
-        modest += usize::from(is_modest);
+        assert!(has_grown || !leaves_half_free, "it takes what it lacked when that is there");
+        modest += usize::from(leaves_half_free);
         close(rig);
     }
     assert!((1..16).contains(&modest), "{modest}");

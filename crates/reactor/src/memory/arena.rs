@@ -273,7 +273,7 @@ impl Arena {
 
     /// Whether half of all is free: those that allocate ahead of any data leave the rest to those whose data
     /// is on its way.
-    pub fn is_roomy(&self) -> bool {
+    pub fn is_half_free(&self) -> bool {
         self.free_bytes >= self.in_use()
     }
 

@@ -55,7 +55,7 @@ pub trait Line: fmt::Debug + Sized + Send + 'static {
     ///
     /// # Errors
     /// That error.
-    fn trouble(&self) -> io::Result<()>;
+    fn take_error(&self) -> io::Result<()>;
 }
 
 /// The dimensions of a line.

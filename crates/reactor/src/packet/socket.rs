@@ -246,7 +246,7 @@ impl Line for Socket {
             .map_or(0, |[_, drops]| drops)
     }
 
-    fn trouble(&self) -> io::Result<()> {
+    fn take_error(&self) -> io::Result<()> {
         match self.options().get::<i32>(libc::SOL_SOCKET, libc::SO_ERROR)? {
             0 => Ok(()),
             _ if self.is_orphan() => Err(self.explain(Errno::NXIO)),

@@ -28,7 +28,7 @@ pub(super) struct Receiver {
     end: u32,
     posted: Option<Posted>,
     /// The last recv brought more than a small buffer holds, or ended a recv that did: use a large one.
-    is_lively: bool,
+    uses_large_buffer: bool,
     /// The last recv filled its buffer.
     is_filled: bool,
     /// How many smaller bodies have to arrive before a large buffer is used again: what is read ahead of a
@@ -107,7 +107,7 @@ impl Receiver {
             start: 0,
             end: 0,
             posted: None,
-            is_lively: false,
+            uses_large_buffer: false,
             is_filled: false,
             bulk: 0,
             payload: UNTOUCHED,
@@ -132,11 +132,11 @@ impl Receiver {
         let posted = self.posted.take().expect("a recv completes once");
         let straight = bytes.min(posted.straight);
         let staged = bytes - straight;
-        let goes_on = self.is_lively && self.is_mid_way();
+        let goes_on = self.uses_large_buffer && self.is_mid_way();
         self.payload.straight = straight;
         self.end += staged;
         self.is_filled = bytes == posted.straight + posted.staged;
-        self.is_lively = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged) || goes_on;
+        self.uses_large_buffer = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged) || goes_on;
     }
 
     /// Whether the recv in flight follows one that filled its buffer, and so is likely to find bytes at once.
@@ -276,7 +276,7 @@ impl Receiver {
                 straight = missing;
             }
         }
-        let is_large = self.is_lively && !is_bulk && straight == 0 && io.arena().is_roomy();
+        let is_large = self.uses_large_buffer && !is_bulk && straight == 0 && io.arena().is_half_free();
         let size = if is_large { LARGE_BYTES } else { SMALL_BYTES };
         let room = self.make_room(io.arena(), size);
         let room = room.map(|room| if straight > 0 { room.slice(0, SMALL_BYTES) } else { room });

@@ -395,9 +395,9 @@ fn an_interface_that_goes_down_is_reported_once_and_works_when_it_is_up_again() 
     cable.ends[1].ip(&format!("link set {INTERFACE} down"));
     complete_one(&mut b.ring).result.unwrap();
     assert!(b.here().is_empty());
-    let error = b.packets.trouble().unwrap_err().to_string();
+    let error = b.packets.take_error().unwrap_err().to_string();
     assert!(error.contains(&format!("ip link set {INTERFACE} up")), "{error}");
-    b.packets.trouble().unwrap();
+    b.packets.take_error().unwrap();
     let frame = b.frame(BROADCAST, &payload(100, 4));
     b.queue(&frame);
     let error = b.packets.flush(b.ring.arena()).unwrap_err().to_string();
@@ -425,7 +425,7 @@ fn an_interface_that_was_removed_is_reported_and_the_socket_rests() {
     host.ring.watch(host.packets.handle(), TAG);
     cable.ends[0].ip(&format!("link delete {INTERFACE}"));
     complete_one(&mut host.ring).result.unwrap();
-    let error = host.packets.trouble().unwrap_err().to_string();
+    let error = host.packets.take_error().unwrap_err().to_string();
     assert!(error.contains("removed"), "{error}");
     assert!(host.packets.outdated().is_some_and(|why| why.contains("no such network interface")));
     let frame = host.frame(BROADCAST, &payload(100, 4));

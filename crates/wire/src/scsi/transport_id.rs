@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_ata_is_known_by_its_address_and_nobody_can_name_it() {
+    fn an_ata_initiator_is_identified_by_its_address_and_cannot_be_specified() {
         let mac = Mac([2, 0, 0, 0, 0, 7]);
         let id = aoe_port(mac);
         assert_eq!((id.len(), aoe_mac(&id)), (24, Some(mac)));

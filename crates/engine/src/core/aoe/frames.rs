@@ -115,7 +115,7 @@ impl<I: Io> Core<I> {
             let interface = &mut self.ethernet.interfaces[index];
             if std::mem::take(&mut interface.is_woken)
                 && any == before
-                && let Err(error) = interface.packets.trouble()
+                && let Err(error) = interface.packets.take_error()
                 && !self.is_outdated(index)
             {
                 limited!("faults of interfaces", Level::WARN, "AoE: {error}");
