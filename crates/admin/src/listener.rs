@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_locks_the_folder_keeps_nobody_out() {
+    fn a_lock_on_the_directory_blocks_nobody() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
         let other = fs::File::open(folder.path()).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_had_is_named_with_a_cure() {
+    fn an_address_that_cannot_be_bound_is_named_with_a_fix() {
         let folder = tempfile::tempdir().unwrap();
         let refused = at(&folder.path().join("no/admin.sock")).unwrap_err().to_string();
         assert!(refused.contains("create the directory"), "{refused}");

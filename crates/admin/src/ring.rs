@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_gets_what_is_kept_behind_what_it_saw_and_how_much_it_missed() {
+    fn a_returning_follower_gets_the_kept_events_and_the_number_missed() {
         let ring = Ring::new(0xab);
         (0..EVENTS_KEPT + 10).for_each(|number| ring.push("x", &json!(number)));
         let last = EVENTS_KEPT + 10;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_dropped_and_others_are_not() {
+    fn a_follower_that_does_not_read_is_dropped_and_others_are_not() {
         let ring = Ring::new(1);
         let slow = ring.follow(None).expect("room");
         let mut quick = ring.follow(None).expect("room");

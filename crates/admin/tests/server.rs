@@ -246,7 +246,7 @@ fn connections_that_say_nothing_lock_nobody_out_and_are_ended() {
 }
 
 #[test]
-fn who_follows_events_and_does_not_read_them_is_dropped_with_a_word() {
+fn a_client_that_does_not_read_its_events_is_dropped_with_a_message() {
     for served in Served::both() {
         let mut slow = served.follow();
         let large: Value = "x".repeat(64 << 10).into();

@@ -114,13 +114,13 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
 /// Evidence that a link is saturated: every sample found packets queued there. Only the bottleneck's queue is
 /// never empty.
 pub(crate) fn full_link<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<LinkWait> {
-    const LOOKS: usize = 3;
+    const SAMPLES_MIN: usize = 3;
     const TIMES: f64 = 4.0;
     const MORE_US: f64 = 300.0;
     let looks: Vec<LinkWait> = samples.filter_map(|sample| sample.link).collect();
     let least = looks.iter().copied().min_by(|a, b| a.loaded_us.total_cmp(&b.loaded_us))?;
     let waits = least.loaded_us >= TIMES * least.idle_us && least.loaded_us >= least.idle_us + MORE_US;
-    (waits && looks.len() >= LOOKS).then_some(least)
+    (waits && looks.len() >= SAMPLES_MIN).then_some(least)
 }
 
 impl fmt::Display for LinkWait {

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_target_and_the_cure() {
+    fn faults_name_the_target_and_the_fix() {
         assert!(fault("ram:").contains("for example ram:1G"));
         assert!(fault("ram:0").contains("no size"));
         assert!(fault("null:12X").contains("null:12X"));

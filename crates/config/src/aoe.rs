@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_cure() {
+    fn each_fault_has_its_fix() {
         let lun =
             |rest: &str| format!("aoe = [{{ interface = 'eth1' }}]\nlun = [{{ ram = '1G', {rest} }}]\n");
         for (text, remedy) in [

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_option_and_the_cure() {
+    fn faults_name_the_option_and_the_fix() {
         assert!(fault("1G").contains("ram:1G"));
         assert!(fault("ram:1G,sise=2").contains("did you mean `size`?"));
         assert!(fault("ram:1G,bs").contains("write bs=VALUE"));

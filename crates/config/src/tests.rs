@@ -599,7 +599,7 @@ fn options_add_srp() {
 }
 
 #[test]
-fn what_the_command_line_says_is_mended_there() {
+fn faults_of_the_command_line_are_fixed_there() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let tokens = folder.path().join("tokens");
     std::fs::write(&tokens, "ops 0123456789abcdef\n").expect("a file");

@@ -56,8 +56,8 @@ pub struct Place {
 
 impl Place {
     /// Behind a link, or on loopback.
-    pub fn new(tools: &Tools, wish: Option<Link>) -> Result<Place, String> {
-        let link = wish.map(|wish| Pair::make(tools, wish)).transpose()?;
+    pub fn new(tools: &Tools, link_kind: Option<Link>) -> Result<Place, String> {
+        let link = link_kind.map(|link_kind| Pair::make(tools, link_kind)).transpose()?;
         Ok(Place { tools: tools.clone(), link })
     }
 
@@ -136,12 +136,12 @@ struct Pair {
     outer: String,
     inner: String,
     inside: Ipv4Addr,
-    wish: Link,
+    link_kind: Link,
     commands: Vec<String>,
 }
 
 impl Pair {
-    fn make(tools: &Tools, wish: Link) -> Result<Pair, String> {
+    fn make(tools: &Tools, link_kind: Link) -> Result<Pair, String> {
         // Reports that run at the same time have their own links.
         let number = fastrand::u32(..);
         let base = unused(tools)?;
@@ -150,7 +150,7 @@ impl Pair {
             outer: format!("lun{number:08x}o"),
             inner: format!("lun{number:08x}i"),
             inside: Ipv4Addr::from_bits(base + 2),
-            wish,
+            link_kind,
             commands: Vec::new(),
         };
         let addresses = [1, 2].map(|host| format!("{}/30", Ipv4Addr::from_bits(base + host)));
@@ -158,7 +158,7 @@ impl Pair {
         if let Err(error) = made {
             link.remove(tools);
             return Err(format!(
-                "cannot create a link ({wish}): {error}; this needs root and CAP_NET_ADMIN: run lunette report with \
+                "cannot create a link ({link_kind}): {error}; this needs root and CAP_NET_ADMIN: run lunette report with \
                  them, or leave out targets with a link"
             ));
         }
@@ -180,8 +180,8 @@ impl Pair {
     }
 
     fn slow_down(&mut self, tools: &Tools) -> Result<(), String> {
-        let Pair { name, outer, inner, wish, .. } = &*self;
-        let Link::Rate(rate) = wish else { return Ok(()) };
+        let Pair { name, outer, inner, link_kind, .. } = &*self;
+        let Link::Rate(rate) = link_kind else { return Ok(()) };
         let tbf = format!("root tbf rate {rate}bit burst {BURST} latency {LATENCY}");
         let lines =
             [format!("tc qdisc add dev {outer} {tbf}"), format!("tc -n {name} qdisc add dev {inner} {tbf}")];

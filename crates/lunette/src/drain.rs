@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_who_is_at_a_portal_that_is_not_listed() {
+    fn sessions_at_unlisted_portals_are_not_shown() {
         let portals = [json!({ "name": "fast", "listen": "192.0.2.1:3260" })];
         assert_eq!(place("fast", &portals).ok(), Some(0));
         let failure = place("slow", &portals).expect_err("it is not there");

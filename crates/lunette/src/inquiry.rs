@@ -141,7 +141,7 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         let inquiry = self.ask("INQUIRY", command::Inquiry::new(STANDARD_BYTES), STANDARD_BYTES.into())?;
         let identity = inquiry.as_deref().and_then(standard::decode).ok_or("no answer to INQUIRY")?;
         let mut report = Report::default();
-        self.learn_luns(&mut report)?;
+        self.query_luns(&mut report)?;
         if identity.peripheral_qualifier == qualifier::NO_UNIT {
             let known = report.luns.unwrap_or_default().join(", ");
             return Err(format!("there is no unit at this LUN; the target reports LUNs {known}"));
@@ -150,11 +150,11 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         // Commands that need the medium would wait for it.
         self.patient = report.not_ready.is_none();
         report.pages = self.page(page::SUPPORTED)?.map_or_else(Vec::new, |page| vpd::body(&page).to_vec());
-        self.learn_pages(&mut report)?;
+        self.query_pages(&mut report)?;
         if identity.is_disk() {
-            self.learn_disk(&mut report)?;
+            self.query_disk(&mut report)?;
         }
-        self.learn_modes_and_reports(&mut report)?;
+        self.query_modes_and_reports(&mut report)?;
         report.identity = Some(identity);
         Ok(report)
     }
@@ -174,14 +174,14 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         sense.map(|sense| sense.to_string())
     }
 
-    fn learn_luns(&mut self, report: &mut Report) -> Result<(), String> {
+    fn query_luns(&mut self, report: &mut Report) -> Result<(), String> {
         let bytes = ANSWER_BYTES.into();
         let luns = self.ask("REPORT LUNS", command::ReportLuns::new(bytes), bytes)?;
         report.luns = luns.as_deref().and_then(reports::luns);
         Ok(())
     }
 
-    fn learn_pages(&mut self, report: &mut Report) -> Result<(), String> {
+    fn query_pages(&mut self, report: &mut Report) -> Result<(), String> {
         // Including pages that are only shown raw.
         let codes: BTreeSet<u8> =
             report.pages.iter().copied().filter(|code| *code != page::SUPPORTED).collect();
@@ -202,7 +202,7 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         Ok(())
     }
 
-    fn learn_disk(&mut self, report: &mut Report) -> Result<(), String> {
+    fn query_disk(&mut self, report: &mut Report) -> Result<(), String> {
         let capacity = self.ask("READ CAPACITY(16)", command::ReadCapacity16::new(32), 32)?;
         report.capacity = capacity.as_deref().and_then(capacity::decode_16);
         if report.capacity.is_none() {
@@ -212,7 +212,7 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         Ok(())
     }
 
-    fn learn_modes_and_reports(&mut self, report: &mut Report) -> Result<(), String> {
+    fn query_modes_and_reports(&mut self, report: &mut Report) -> Result<(), String> {
         let all = ANSWER_BYTES.into();
         // With their current values, without block descriptors.
         let pages = command::ModeSense10 {
@@ -449,7 +449,7 @@ mod tests {
         let mut count = 0;
         let listed = [0x83, 0xb0].repeat(2046);
         let mut report = Report { pages: listed, ..Report::default() };
-        asker(&[], Instant::now() + WITHIN, &mut count).learn_pages(&mut report).expect("answers");
+        asker(&[], Instant::now() + WITHIN, &mut count).query_pages(&mut report).expect("answers");
         assert_eq!(count, 2);
     }
 

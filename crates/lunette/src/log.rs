@@ -162,7 +162,7 @@ impl Queue {
     }
 
     /// The lines of a text, each truncated, and with unprintable characters escaped, whatever is logged.
-    pub(crate) fn complain(&self, text: &str) {
+    pub(crate) fn log_lines(&self, text: &str) {
         for line in text.lines() {
             let mut shown = String::new();
             let _ = write!(Printable::new(&mut shown, LINE_BYTES_MAX), "{line}");
@@ -310,9 +310,9 @@ mod tests {
     }
 
     /// Fails the first writes, this many of them.
-    struct Ailing(u32, Arc<Text>);
+    struct FailingWriter(u32, Arc<Text>);
 
-    impl Write for Ailing {
+    impl Write for FailingWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             match self.0 {
                 0 => self.1.as_ref().write(bytes),
@@ -351,7 +351,7 @@ mod tests {
     fn what_cannot_be_written_is_counted() {
         let text = Arc::new(Text::default());
         // A line is tried once, and from the second on the report before it.
-        let queue = Queue::start(Ailing(5, text.clone())).expect("a thread");
+        let queue = Queue::start(FailingWriter(5, text.clone())).expect("a thread");
         ["first", "second", "third", "fourth"].into_iter().for_each(|line| queue.say(line));
         queue.flush();
         let text = text.0.lock().expect("text").clone();

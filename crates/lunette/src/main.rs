@@ -112,7 +112,7 @@ fn check(file: &Path) -> ExitCode {
         Err(problems) => return refuse(&problems),
     };
     for warning in &warnings {
-        complain(format_args!("lunette: warning: {warning}"));
+        print_error(format_args!("lunette: warning: {warning}"));
     }
     let count = |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
     let parts = [
@@ -175,7 +175,7 @@ fn serve(mut options: Serve) -> ExitCode {
     let status = match run_daemon(options.options(), sockets, user) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { text, status }) => {
-            log.complain(&redact_all(&without_secrets(text)));
+            log.log_lines(&redact_all(&without_secrets(text)));
             ExitCode::from(status)
         }
     };
@@ -211,7 +211,7 @@ fn run_daemon(
     let tally = Arc::<Tally>::default();
     let (reported, happened) = live::events::channel(&tally);
     let settle =
-        |config: &Config| user.as_ref().map_or(Ok(()), |user| user.become_it(config, listener.as_ref()));
+        |config: &Config| user.as_ref().map_or(Ok(()), |user| user.become_user(config, listener.as_ref()));
     let daemon =
         Daemon::start_as(checked.config.clone(), reported, sockets, settle).map_err(Failure::failed)?;
     let (events, received) = mpsc::channel();
@@ -246,7 +246,7 @@ fn run_daemon(
     notify::ready(live.config());
     notify::feed_watchdog(turns)
         .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
-    attend(&mut live, &received);
+    handle_requests(&mut live, &received);
     notify::stopping();
     // Clients that still wait for a change are notified that the daemon ends.
     drop(received);
@@ -285,7 +285,7 @@ fn forward(mut signals: Caught, patience: Patience, events: mpsc::Sender<Event>)
 }
 
 /// Handles requests until the daemon has to end.
-fn attend(live: &mut Live, received: &mpsc::Receiver<Event>) {
+fn handle_requests(live: &mut Live, received: &mpsc::Receiver<Event>) {
     // What came before the signal that ends it is not begun any more.
     while !live.patience().has_ended() {
         match received.recv_timeout(if live.has_leaving() { CHECK_EVERY } else { Duration::MAX }) {
@@ -365,17 +365,17 @@ fn print(text: &str) -> io::Result<()> {
 }
 
 fn refuse(problems: &Problems) -> ExitCode {
-    problems.iter().for_each(|problem| complain(format_args!("lunette: {problem}")));
+    problems.iter().for_each(|problem| print_error(format_args!("lunette: {problem}")));
     ExitCode::from(WRONG_INPUT)
 }
 
 fn fail(error: impl Display, status: u8) -> ExitCode {
-    complain(format_args!("lunette: {error}"));
+    print_error(format_args!("lunette: {error}"));
     ExitCode::from(status)
 }
 
 /// Prints a line to stderr. Failing to write it cannot be reported anywhere.
-fn complain(text: impl Display) {
+fn print_error(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", without_secrets(text));
 }
 

@@ -4,7 +4,7 @@ use crate::{Failure, INTERRUPTED, catch_interrupts};
 use bench::result::Sample;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use report::{BUILTIN, Outcome, Plan, Position, ProcessBed, Progress, Request, Row, builtin, make};
+use report::{BUILTIN, Outcome, Plan, Position, ProcessTestbed, Progress, Request, Row, builtin, make};
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,9 +64,9 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
     };
     let program = std::env::current_exe()
         .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
-    let mut bed = ProcessBed::new(&program, &arguments.output, Arc::clone(&stop));
+    let mut testbed = ProcessTestbed::new(&program, &arguments.output, Arc::clone(&stop));
     let mut progress = Shown::new();
-    let done = make(&plan, &request, &mut bed, &mut progress);
+    let done = make(&plan, &request, &mut testbed, &mut progress);
     progress.bar.finish_and_clear();
     let done = done.map_err(|faults| Failure::wrong_input(faults.join("\n")))?;
     let page = done.page.display();
@@ -127,7 +127,7 @@ impl Progress for Shown {
         self.bar.set_message(row.label());
         if !self.is_terminal {
             let (number, left) = (done + 1, short(left));
-            crate::complain(format_args!(
+            crate::print_error(format_args!(
                 "{number}/{total}, {left} left: repetition {repetition}, {}",
                 row.label()
             ));
@@ -140,7 +140,7 @@ impl Progress for Shown {
 
     fn ends(&mut self, row: &Row, outcome: &Outcome) {
         if let Outcome::Failed(reason) = outcome {
-            self.bar.suspend(|| crate::complain(format_args!("lunette: {}: {reason}", row.label())));
+            self.bar.suspend(|| crate::print_error(format_args!("lunette: {}: {reason}", row.label())));
         }
     }
 }

@@ -107,9 +107,9 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
                 && key.kind != KeyEventKind::Release
             {
                 match model.press(key) {
-                    Wish::Nothing => {}
-                    Wish::Quit => return Ok(()),
-                    Wish::Disconnect(session) => disconnect(&arguments.admin, session, &sender),
+                    KeyAction::Nothing => {}
+                    KeyAction::Quit => return Ok(()),
+                    KeyAction::Disconnect(session) => disconnect(&arguments.admin, session, &sender),
                 }
             }
             news.try_iter().for_each(|news| match news {
@@ -164,7 +164,7 @@ enum Sort {
 
 /// What a key requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wish {
+enum KeyAction {
     Nothing,
     Quit,
     Disconnect(u64),
@@ -293,14 +293,18 @@ impl Model {
         self.asks.is_some() && self.sessions.iter().any(|(session, _)| asked(session) == self.asks)
     }
 
-    fn press(&mut self, key: KeyEvent) -> Wish {
+    fn press(&mut self, key: KeyEvent) -> KeyAction {
         self.message.clear();
         if let Some((session, _)) = self.asks.take() {
-            return if key.code == KeyCode::Char('y') { Wish::Disconnect(session) } else { Wish::Nothing };
+            return if key.code == KeyCode::Char('y') {
+                KeyAction::Disconnect(session)
+            } else {
+                KeyAction::Nothing
+            };
         }
         match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::Quit,
-            KeyCode::Char('q') | KeyCode::Esc => return Wish::Quit,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return KeyAction::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Char('l') => self.turn(Shown::Luns),
             KeyCode::Char('s') => self.turn(Shown::Sessions),
             KeyCode::Char('t') => self.sort = Sort::Commands,
@@ -317,7 +321,7 @@ impl Model {
             _ => {}
         }
         self.arrange();
-        Wish::Nothing
+        KeyAction::Nothing
     }
 }
 
@@ -345,7 +349,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn press(model: &mut Model, key: char) -> Wish {
+    fn press(model: &mut Model, key: char) -> KeyAction {
         model.press(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE))
     }
 
@@ -367,7 +371,7 @@ mod tests {
         press(&mut model, 'n');
         assert_eq!((model.selected, &model.chosen), (1, &7.into()));
         press(&mut model, 'd');
-        assert_eq!(press(&mut model, 'y'), Wish::Disconnect(7));
+        assert_eq!(press(&mut model, 'y'), KeyAction::Disconnect(7));
         model.sessions.pop();
         press(&mut model, 'n');
         assert_eq!((model.selected, &model.chosen), (0, &9.into()), "the one that is left");
@@ -376,16 +380,16 @@ mod tests {
     #[test]
     fn a_session_is_disconnected_only_once_that_is_confirmed() {
         let mut model = Model { sessions: vec![session(7, "b"), session(9, "a")], ..Model::default() };
-        assert_eq!(press(&mut model, 'd'), Wish::Nothing);
+        assert_eq!(press(&mut model, 'd'), KeyAction::Nothing);
         assert_eq!(model.asks, None, "LUNs are shown");
         press(&mut model, 's');
         model.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
         press(&mut model, 'd');
         assert_eq!(model.asks, Some((9, "a, iqn.a:t".into())));
-        assert_eq!(press(&mut model, 'n'), Wish::Nothing);
-        assert_eq!((press(&mut model, 'y'), &model.asks), (Wish::Nothing, &None));
+        assert_eq!(press(&mut model, 'n'), KeyAction::Nothing);
+        assert_eq!((press(&mut model, 'y'), &model.asks), (KeyAction::Nothing, &None));
         press(&mut model, 'd');
-        assert_eq!(press(&mut model, 'y'), Wish::Disconnect(9));
+        assert_eq!(press(&mut model, 'y'), KeyAction::Disconnect(9));
     }
 
     #[test]
@@ -413,9 +417,9 @@ mod tests {
     #[test]
     fn both_q_and_ctrl_c_quit() {
         let mut model = Model::default();
-        assert_eq!(press(&mut model, 'q'), Wish::Quit);
-        assert_eq!(press(&mut model, 'c'), Wish::Nothing);
+        assert_eq!(press(&mut model, 'q'), KeyAction::Quit);
+        assert_eq!(press(&mut model, 'c'), KeyAction::Nothing);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(model.press(interrupt), Wish::Quit);
+        assert_eq!(model.press(interrupt), KeyAction::Quit);
     }
 }

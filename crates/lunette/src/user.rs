@@ -54,7 +54,7 @@ impl User {
 
     /// Becomes the user: once everything that root had to open is open, and before any serving thread starts.
     /// Only AoE keeps CAP_NET_RAW, on this thread and those that it starts: it opens interfaces that return.
-    pub(crate) fn become_it(&self, config: &Config, admin: Option<&Listener>) -> Result<(), String> {
+    pub(crate) fn become_user(&self, config: &Config, admin: Option<&Listener>) -> Result<(), String> {
         if let Some(admin) = admin {
             self.give(admin);
         }

@@ -109,7 +109,7 @@ impl WatchArguments {
             text = match report() {
                 Ok(text) => text,
                 Err(failure) if self.json => {
-                    crate::complain(format_args!("lunette: {}", failure.text));
+                    crate::print_error(format_args!("lunette: {}", failure.text));
                     String::new()
                 }
                 Err(failure) => format!("{}\n", failure.text),

@@ -1,6 +1,6 @@
 //! The facts of a run: without them a figure is meaningless.
 
-use super::bed::Fact;
+use super::testbed::Fact;
 use std::fs;
 use std::time::SystemTime;
 

@@ -1,7 +1,6 @@
 //! Reports: a plan is measured run by run, and becomes a page with charts, tables and the facts of the runs.
 #![forbid(unsafe_code)]
 
-mod bed;
 mod chart;
 mod facts;
 mod matrix;
@@ -11,17 +10,18 @@ mod processes;
 mod raw;
 mod session;
 mod statistics;
+mod testbed;
 
-pub use bed::{Bed, Fact, Measured};
 pub use matrix::{Axis, Row, rows, schedule};
 pub use plan::{
     BUILTIN, Builtin, Direction, Kind, Link, Matrix, Plan, REPETITIONS_MAX, ROWS_MAX, Scheduling, Store,
     Target, Transport, builtin,
 };
-pub use processes::ProcessBed;
+pub use processes::ProcessTestbed;
 pub use raw::{Folder, Header, Outcome, Record};
 pub use session::{Done, Position, Progress, Request, make};
 pub use statistics::Summary;
+pub use testbed::{Fact, Measured, Testbed};
 
 use bench::result::{RunResult, Stream};
 use std::collections::BTreeMap;

@@ -3,9 +3,9 @@
 mod ceiling;
 mod files;
 
-use super::bed::{Bed, Fact, Measured};
 use super::matrix::Row;
 use super::plan::{Kind, Link, Store, Transport, show_poll};
+use super::testbed::{Fact, Measured, Testbed};
 use bench::job::{Job, Rw, Style};
 use bench::result::Sample;
 use bench::run::{CpuSource, Watch, run, writes};
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Starts `lunette serve`, or a peer, and measures it.
 #[derive(Debug)]
-pub struct ProcessBed {
+pub struct ProcessTestbed {
     program: PathBuf,
     files: Files,
     packages: Packages,
@@ -46,12 +46,12 @@ struct Started {
     place: Place,
 }
 
-impl ProcessBed {
+impl ProcessTestbed {
     /// `program`: this program, which is also the target. LUN files are kept in `directory` while the report
     /// is made. Setting `stop` ends the run in progress.
-    pub fn new(program: &Path, directory: &Path, stop: Arc<AtomicBool>) -> ProcessBed {
+    pub fn new(program: &Path, directory: &Path, stop: Arc<AtomicBool>) -> ProcessTestbed {
         let (files, packages) = (Files::new(directory), Packages::new(directory));
-        ProcessBed { program: program.into(), files, packages, stop }
+        ProcessTestbed { program: program.into(), files, packages, stop }
     }
 
     fn start(&mut self, row: &Row) -> Result<Started, String> {
@@ -213,7 +213,7 @@ fn sizes(row: &Row) -> Vec<u64> {
     (0..row.luns).filter_map(|_| row.target.store.size()).collect()
 }
 
-impl ProcessBed {
+impl ProcessTestbed {
     /// Starts a row's target, measures it, and stops it.
     fn measure_started(
         &mut self,
@@ -308,7 +308,7 @@ impl ProcessBed {
     }
 }
 
-impl Bed for ProcessBed {
+impl Testbed for ProcessTestbed {
     fn prepare(&mut self, rows: &[Row]) -> Result<Vec<Fact>, Vec<String>> {
         let mut faults = faults_of_cores(rows);
         let mut facts = Vec::new();

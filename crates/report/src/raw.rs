@@ -1,6 +1,6 @@
 //! A report's raw results, one file per run, so that nothing is measured twice.
 
-use super::bed::Fact;
+use super::testbed::Fact;
 use bench::result::RunResult;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

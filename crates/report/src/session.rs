@@ -1,9 +1,9 @@
 //! Makes a report: does every missing run, in order, and saves each as soon as it is finished.
 
-use super::bed::{Bed, Fact};
 use super::matrix::{self, Row};
 use super::plan::Plan;
 use super::raw::{Folder, Header, Outcome, Record};
+use super::testbed::{Fact, Testbed};
 use super::{Report, facts, output};
 use bench::result::Sample;
 use config::redact_all;
@@ -73,7 +73,7 @@ pub struct Done {
 pub fn make(
     plan: &Plan,
     request: &Request,
-    bed: &mut dyn Bed,
+    testbed: &mut dyn Testbed,
     progress: &mut dyn Progress,
 ) -> Result<Done, Vec<String>> {
     let rows = matrix::rows(plan);
@@ -82,12 +82,12 @@ pub fn make(
     let digest = digest(plan);
     let old = header(&folder, request, &digest)?;
     let mut facts = facts::machine();
-    facts.extend(bed.prepare(&rows)?);
+    facts.extend(testbed.prepare(&rows)?);
     let header =
         keep_header(&folder, request, &digest, old, facts).map_err(|error| unusable(request, &error))?;
     let records = folder.records(&digest).map_err(|error| unusable(request, &error))?;
     let mut work = Work { plan, request, rows, folder, digest, header, records };
-    work.run(bed, progress).map_err(|error| unusable(request, &error))?;
+    work.run(testbed, progress).map_err(|error| unusable(request, &error))?;
     work.publish().map_err(|error| unusable(request, &error))?;
     Ok(work.done())
 }
@@ -104,7 +104,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn run(&mut self, bed: &mut dyn Bed, progress: &mut dyn Progress) -> std::io::Result<()> {
+    fn run(&mut self, testbed: &mut dyn Testbed, progress: &mut dyn Progress) -> std::io::Result<()> {
         let schedule = matrix::schedule(self.plan, &self.rows);
         let is_measured = |record: &Record| matches!(record.outcome, Outcome::Measured(_));
         let missing: Vec<(u32, usize)> =
@@ -118,7 +118,7 @@ impl Work<'_> {
             let done = schedule.len() - missing.len() + number;
             let row = self.rows[index].clone();
             progress.begins(&row, Position { done, total: schedule.len(), repetition, left });
-            let measured = bed.measure(&row, &row.job(repetition), &mut |sample| progress.sample(sample));
+            let measured = testbed.measure(&row, &row.job(repetition), &mut |sample| progress.sample(sample));
             if self.request.stop.load(Ordering::Relaxed) {
                 // Interrupted: it will be run again.
                 return Ok(());

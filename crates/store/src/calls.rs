@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_parted_from_an_operation_stays_locked_when_that_has_ended() {
+    fn a_part_of_an_operation_keeps_the_range_locked() {
         let shared = Shared::new().unwrap();
         let (mut old, mut new) = (writer(&shared), writer(&shared));
         assert!(old.try_lock(Some(RANGE)));

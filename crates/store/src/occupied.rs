@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_than_so_many() {
+    fn ranges_are_limited() {
         let occupied = Occupied::default();
         let taken = (0..100).filter(|nth| occupied.take(Range { offset: *nth, len: 1 })).count();
         assert_eq!(taken, RANGES_MAX);

@@ -84,7 +84,7 @@ impl Stripes {
             let word = &self.words[hold.stripe(hold.taken)];
             let got = match hold.mode {
                 Mode::Shared => share(word),
-                Mode::Exclusive => seize(word),
+                Mode::Exclusive => try_set_exclusive(word),
             };
             hold.waiting = !got && hold.mode == Mode::Exclusive;
             if !got {
@@ -136,7 +136,7 @@ fn share(word: &AtomicU32) -> bool {
     .is_ok()
 }
 
-fn seize(word: &AtomicU32) -> bool {
+fn try_set_exclusive(word: &AtomicU32) -> bool {
     let got = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, |now| {
         (now & (EXCLUSIVE | SHARERS) == 0).then_some(EXCLUSIVE)
     });

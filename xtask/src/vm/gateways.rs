@@ -40,7 +40,7 @@ impl Gateways {
         ip(&format!("address add {CLUSTER}/32 dev lo"))?;
         // Packets to a gateway that is cut off are lost, as in a network, rather than refused.
         ip(&format!("route add blackhole {RANGE}"))?;
-        let ceph = Ceph::lasting_at(CLUSTER);
+        let ceph = Ceph::persistent_at(CLUSTER);
         ceph.create(IMAGE, IMAGE_BYTES);
         let mut gateways = Self { gateways: NAMES.map(|name| daemon(program, folder, name)), ceph };
         for (gateway, number) in (1..).zip(NAMES) {

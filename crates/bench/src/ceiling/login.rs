@@ -11,12 +11,12 @@ pub(super) fn login(ends: Ends, rdma: bool) -> TargetLogin {
     // Everything else as in Lunette, so that PDUs have the same sizes.
     let offers = Offers { header_digest: Digests::Never, data_digest: Digests::Never, ..Offers::default() };
     let offers = if rdma { offers.over_rdma() } else { offers };
-    TargetLogin::new(Arc::new(Everybody), ends.from, ends.portal, offers)
+    TargetLogin::new(Arc::new(AllowAll), ends.from, ends.portal, offers)
 }
 
-struct Everybody;
+struct AllowAll;
 
-impl Access for Everybody {
+impl Access for AllowAll {
     fn authorize(
         &self,
         _initiator: &str,

@@ -69,7 +69,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_who_reports_cpu_time_is_a_target() {
+    fn only_an_interface_that_reports_cpu_time_is_a_target() {
         let now = cpu::snapshot(std::time::Duration::from_secs(1));
         assert!(!AdminClient::open(Answers::new(&[&now])).unwrap().is_elsewhere());
         let far = Snapshot { machine: "another".into(), ..now };

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn impossible_jobs_are_refused_with_a_cure() {
+    fn impossible_jobs_are_refused_with_a_fix() {
         let base = Job::default();
         let refused = |job: Job, word: &str| {
             let error = check(&job, 1).unwrap_err().to_string();

@@ -24,7 +24,7 @@ const FAILURES_MAX: u32 = 1000;
 const DRAIN: u64 = 30_000_000_000;
 
 /// How often a sleeping thread wakes up to check.
-const LOOK: u64 = 100_000_000;
+const WAKE_INTERVAL_NS: u64 = 100_000_000;
 
 /// How often a lane may check its deadlines.
 const TICK: u64 = 250_000_000;
@@ -228,7 +228,7 @@ impl Worker {
         while outcome.is_none() && self.state.now < deadline && !self.shared.is_stopped() {
             self.state.now = self.shared.now();
             let hurry = self.lane.flush(&mut self.io, &mut self.state.done);
-            let wait = if hurry || !self.state.done.is_empty() { 0 } else { LOOK };
+            let wait = if hurry || !self.state.done.is_empty() { 0 } else { WAKE_INTERVAL_NS };
             self.exchange(Wait::AtMost(Duration::from_nanos(wait)));
             outcome = self.state.done.pop().map(|done| done.1);
         }
@@ -364,7 +364,7 @@ impl Worker {
             return Wait::No;
         }
         let boundary = [begin, end].into_iter().find(|&boundary| now < boundary).unwrap_or(u64::MAX);
-        let until = boundary.min(now + LOOK).min(next.unwrap_or(u64::MAX));
+        let until = boundary.min(now + WAKE_INTERVAL_NS).min(next.unwrap_or(u64::MAX));
         let time = Duration::from_nanos(until.saturating_sub(now).max(1));
         self.state.poller.wait(self.io.now(), Some(time))
     }

@@ -1,6 +1,6 @@
 //! What a job does, and what it reports.
 
-use super::support::{Fate, bent, bent_in_batches, measure, observe, ram, refused, short};
+use super::support::{Fate, faulty, faulty_in_batches, measure, observe, ram, refused, short};
 use bench::job::{Job, Poll, Rw, Style};
 use bench::result::{RunResult, Sample, Side};
 use bench::run::{CpuSource, Watch};
@@ -28,7 +28,7 @@ fn first_operations(job: &Job) -> Vec<(char, u64, u64)> {
     const KEPT: usize = 4096;
     let all = Arc::new(Mutex::new(Vec::with_capacity(KEPT)));
     let log = all.clone();
-    let target = bent(store::open_null(1 << 30), move |op| {
+    let target = faulty(store::open_null(1 << 30), move |op| {
         let mut log = log.lock().unwrap();
         if log.len() < KEPT {
             log.push(seen(&op));
@@ -45,7 +45,7 @@ fn the_sums_of_a_run_add_up() {
     let counted = Arc::new(AtomicU64::new(0));
     let target = || {
         let counted = counted.clone();
-        bent(ram(1 << 20), move |op| {
+        faulty(ram(1 << 20), move |op| {
             counted.fetch_add(1, Ordering::Relaxed);
             Fate::Does(op)
         })
@@ -134,7 +134,7 @@ fn batches(job: &Job) -> Vec<(usize, usize)> {
     let now = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
     let (count, all) = (now.clone(), Arc::new(Mutex::new(Vec::new())));
     let log = all.clone();
-    let target = bent_in_batches(
+    let target = faulty_in_batches(
         store::open_null(1 << 30),
         move |op| {
             let counter = if seen(&op).0 == 'r' { &count.0 } else { &count.1 };
@@ -166,7 +166,7 @@ fn a_batch_of_completions_becomes_a_batch_of_submissions() {
 }
 
 #[test]
-fn who_may_spin_sends_many_reads_in_halves() {
+fn polling_workers_send_deep_reads_in_halves() {
     for poll in [Poll::Adaptive, Poll::Always] {
         let job = Job { rw: Rw::RandRead, iodepth: 16, poll, ..short() };
         assert!(batches(&job).iter().all(|&batch| batch == (8, 0)));
@@ -222,7 +222,7 @@ fn a_run_that_is_stopped_reports_what_it_has() {
 #[test]
 fn failures_are_counted_and_end_the_run_when_there_is_nothing_else() {
     let is_warm = AtomicBool::new(false);
-    let target = bent(ram(1 << 20), move |op| match is_warm.swap(true, Ordering::Relaxed) {
+    let target = faulty(ram(1 << 20), move |op| match is_warm.swap(true, Ordering::Relaxed) {
         false => Fate::Does(op),
         true => Fate::Says(Err(StoreError::Unavailable)),
     });
@@ -239,7 +239,7 @@ fn what_cannot_be_run_is_refused_before_it_starts() {
     assert!(refused(&Job { size: Some(1 << 30), ..job.clone() }, ram(1 << 20)).contains("smaller --size"));
     assert!(refused(&Job { size: Some(4095), ..job.clone() }, ram(1 << 20)).contains("smaller --bs"));
     assert!(refused(&Job { cores: vec![100_000], ..job.clone() }, ram(1 << 20)).contains("core 100000"));
-    let dead = bent(ram(1 << 20), |_| Fate::Says(Err(StoreError::Unavailable)));
+    let dead = faulty(ram(1 << 20), |_| Fate::Says(Err(StoreError::Unavailable)));
     assert!(refused(&Job { numjobs: 3, ..job.clone() }, dead).contains("the first read failed"));
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("disk");

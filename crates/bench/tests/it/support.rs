@@ -23,7 +23,7 @@ type Decide = dyn Fn(Op) -> Fate + Send + Sync;
 type Batch = dyn Fn(usize) + Send + Sync;
 
 /// Another store, with a function that decides the fate of each operation.
-struct Bent {
+struct FaultyStore {
     inner: Arc<dyn Backend<Uring>>,
     decide: Box<Decide>,
     /// Gets the number of operations of each lane turn; they then complete only at the end of that turn.
@@ -31,23 +31,23 @@ struct Bent {
 }
 
 /// A store whose operations go through `decide`.
-pub(crate) fn bent(
+pub(crate) fn faulty(
     inner: Arc<dyn Backend<Uring>>,
     decide: impl Fn(Op) -> Fate + Send + Sync + 'static,
 ) -> Arc<dyn Backend<Uring>> {
-    Arc::new(Bent { inner, decide: Box::new(decide), batch: None })
+    Arc::new(FaultyStore { inner, decide: Box::new(decide), batch: None })
 }
 
-/// Like [`bent`]; operations complete at the end of their turn, and `batch` gets their number.
-pub(crate) fn bent_in_batches(
+/// Like [`faulty`]; operations complete at the end of their turn, and `batch` gets their number.
+pub(crate) fn faulty_in_batches(
     inner: Arc<dyn Backend<Uring>>,
     decide: impl Fn(Op) -> Fate + Send + Sync + 'static,
     batch: impl Fn(usize) + Send + Sync + 'static,
 ) -> Arc<dyn Backend<Uring>> {
-    Arc::new(Bent { inner, decide: Box::new(decide), batch: Some(Box::new(batch)) })
+    Arc::new(FaultyStore { inner, decide: Box::new(decide), batch: Some(Box::new(batch)) })
 }
 
-impl Store for Bent {
+impl Store for FaultyStore {
     fn traits(&self) -> Traits {
         self.inner.traits()
     }
@@ -61,20 +61,20 @@ impl Store for Bent {
     }
 }
 
-impl Backend<Uring> for Bent {
+impl Backend<Uring> for FaultyStore {
     fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Uring>> {
         let inner = self.inner.clone().lane(tags);
-        Box::new(BentLane { store: self, inner, held: Vec::new() })
+        Box::new(FaultyLane { store: self, inner, held: Vec::new() })
     }
 }
 
-struct BentLane {
-    store: Arc<Bent>,
+struct FaultyLane {
+    store: Arc<FaultyStore>,
     inner: Box<dyn Lane<Uring>>,
     held: Vec<(OpId, Outcome)>,
 }
 
-impl Lane<Uring> for BentLane {
+impl Lane<Uring> for FaultyLane {
     fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
         None
     }

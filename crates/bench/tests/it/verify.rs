@@ -1,6 +1,6 @@
 //! What a job with `verify` finds.
 
-use super::support::{Fate, GOOD, bent, measure, ram, refused, short};
+use super::support::{Fate, GOOD, faulty, measure, ram, refused, short};
 use bench::job::{Job, Rw, Style};
 use bench::result::{RunResult, VerifyCounts};
 use reactor::uring::Uring;
@@ -24,7 +24,7 @@ fn counts(result: &RunResult) -> VerifyCounts {
 
 /// Writes go through `bend`.
 fn bad_writes(bend: impl Fn(u64, Op) -> Fate + Send + Sync + 'static) -> Arc<dyn Backend<Uring>> {
-    bent(ram(1 << 20), move |op| match op {
+    faulty(ram(1 << 20), move |op| match op {
         Op::Write { offset, .. } => bend(offset, op),
         other => Fate::Does(other),
     })
@@ -106,7 +106,7 @@ fn a_write_that_goes_elsewhere_is_misplaced() {
 
 #[test]
 fn a_read_of_another_block_is_misplaced() {
-    let target = bent(ram(1 << 20), |op| match op {
+    let target = faulty(ram(1 << 20), |op| match op {
         Op::Read { offset, into } => Fate::Does(Op::Read { offset: offset ^ u64::from(BS), into }),
         other => Fate::Does(other),
     });
@@ -149,7 +149,7 @@ fn after_a_write_that_failed_either_version_is_right() {
 }
 
 #[test]
-fn a_table_that_would_be_too_large_is_refused_with_a_cure() {
+fn a_table_that_would_be_too_large_is_refused_with_a_fix() {
     let job = Job { rw: Rw::RandWrite, bs: 512, verify: true, ..short() };
     let error = refused(&job, store::open_null(1 << 40));
     assert!(error.contains("choose a smaller --size"), "{error}");

@@ -80,12 +80,12 @@ struct ResultFile {
     path: PathBuf,
     file: File,
     /// It was created for this run, and is removed if there is no result.
-    is_vain: bool,
+    is_temporary: bool,
 }
 
 impl ResultFile {
     fn open(path: &Path) -> Result<ResultFile, Failure> {
-        let is_vain = !path.exists();
+        let is_temporary = !path.exists();
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|error| {
                 let text = format!(
@@ -94,7 +94,7 @@ impl ResultFile {
                 );
                 Failure::wrong_input(text)
             })?;
-        Ok(ResultFile { path: path.into(), file, is_vain })
+        Ok(ResultFile { path: path.into(), file, is_temporary })
     }
 
     fn write(mut self, text: &str) -> io::Result<()> {
@@ -102,14 +102,14 @@ impl ResultFile {
             self.file.set_len(0)?;
         }
         self.file.write_all(text.as_bytes())?;
-        self.is_vain = false;
+        self.is_temporary = false;
         Ok(())
     }
 }
 
 impl Drop for ResultFile {
     fn drop(&mut self) {
-        if self.is_vain {
+        if self.is_temporary {
             // Nothing more can be done about it.
             let _ = std::fs::remove_file(&self.path);
         }

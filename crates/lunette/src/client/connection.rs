@@ -174,7 +174,7 @@ mod tests {
     use std::sync::{Arc, mpsc};
 
     #[test]
-    fn who_does_not_accept_or_answer_is_waited_for_until_the_deadline() {
+    fn a_peer_that_does_not_accept_or_answer_is_waited_for_until_the_deadline() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("admin.sock");
         let silent = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);

@@ -37,7 +37,7 @@ impl Bar {
                 self.last = Instant::now();
                 let (done, total) = (format_size(progress.done), format_size(progress.total));
                 let percent = u128::from(progress.done) * 100 / u128::from(progress.total.max(1));
-                crate::complain(format_args!("{}: {percent} %, {done} of {total}", self.what));
+                crate::print_error(format_args!("{}: {percent} %, {done} of {total}", self.what));
             }
             None => {}
         }

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_blocks_without_end_is_not_waited_for_by_whoever_has_no_patience() {
+    fn a_stream_with_a_deadline_does_not_wait_for_a_write_that_blocks() {
         let (release, held) = mpsc::channel::<()>();
         let patience = Patience::default();
         assert_eq!(promptly(&patience, || 7), Ok(7));

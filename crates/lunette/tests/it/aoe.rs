@@ -2,7 +2,7 @@
 
 use crate::support::Noise;
 use crate::support::aoe::{
-    ATA, BAD_ARGUMENT, CONFIG, CONFIG_STRING_PRESENT, Guest, IDENTIFY, MASK, RESERVE, SECTOR,
+    ATA, AoeInitiator, BAD_ARGUMENT, CONFIG, CONFIG_STRING_PRESENT, IDENTIFY, MASK, RESERVE, SECTOR,
     TARGET_IS_RESERVED, UNRECOGNIZED_COMMAND, UNSUPPORTED_VERSION, ata, config, mask, reserve, write,
 };
 use crate::support::daemon::Daemon;
@@ -41,9 +41,9 @@ const DEPTH: u64 = 16;
 
 /// Verified load continues while frames are lost, duplicated and delayed, and after the line was cut.
 fn goes_on(network: &Network, load: &mut Load) {
-    load.get_on();
+    load.wait_for_progress();
     network.set(BAD);
-    load.get_on();
+    load.wait_for_progress();
     let passed = network.passed();
     assert!(passed.lost > 0 && passed.repeated > 0 && passed.delayed > 0, "{passed:?}");
     network.set(Faults::CUT);
@@ -51,7 +51,7 @@ fn goes_on(network: &Network, load: &mut Load) {
     wait_until("frames are lost", || network.passed().lost > passed.lost + 2 * DEPTH);
     load.assert_running();
     network.set(Faults::NONE);
-    load.get_on();
+    load.wait_for_progress();
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn verified_load_with_jumbo_frames_sees_nothing_of_a_bad_line_and_of_a_killed_da
         // A killed process takes nothing along that is already in its file.
         daemon.kill9();
         daemon = serve(&network, &[&unit], &[]);
-        load.get_on();
+        load.wait_for_progress();
     }
     load.stop();
     daemon.stop();
@@ -88,7 +88,7 @@ fn what_one_protocol_writes_and_reserves_holds_for_the_other() {
     let network = Network::new(1500, 3);
     let daemon = serve(&network, &["ram:4M,aoe=1.1"], &[]);
     let mut scsi = session(&network, &daemon);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     let (one, two) = (vec![1; 2 * SECTOR], vec![2; 2 * SECTOR]);
 
     scsi.write_blocks(0, 7, 512, &one, false).expect("WRITE");
@@ -102,7 +102,7 @@ fn what_one_protocol_writes_and_reserves_holds_for_the_other() {
 }
 
 /// Persistent reservations of each relevant kind, as AoE sees them.
-fn scsi_reserves(scsi: &mut Initiator, guest: &mut Guest) {
+fn scsi_reserves(scsi: &mut Initiator, guest: &mut AoeInitiator) {
     let [write_exclusive, exclusive_access] = [1, 3];
     let block = vec![3; SECTOR];
     assert_eq!(reserve_out(scsi, 0, 0, 0, 0, 0xA), GOOD, "REGISTER");
@@ -126,7 +126,7 @@ fn scsi_reserves(scsi: &mut Initiator, guest: &mut Guest) {
 }
 
 /// A reserve list set by force, as SCSI, which holds the reservation, and other initiators of AoE see it.
-fn aoe_reserves(scsi: &mut Initiator, guest: &mut Guest) {
+fn aoe_reserves(scsi: &mut Initiator, guest: &mut AoeInitiator) {
     let status = |scsi: &mut Initiator, cdb: Cdb| scsi.read(0, cdb, SECTOR).expect("an answer").status;
     let read = Cdb::from(Read10::new(0, 1));
     let inquiry = Cdb::from(Inquiry::new(96));
@@ -170,8 +170,8 @@ fn config_string_and_mask_list_are_the_units_and_outlive_the_daemon() {
     let options = ["--cores", "0", "--state-dir", state.path().to_str().expect("UTF-8")];
     let units = ["ram:1M,aoe=1.1,serial=S", "ram:1M,aoe=1.2,serial=T"];
     let daemon = serve(&network, &units, &options);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
-    let mut witness = Guest::find(&network.initiator, 1, 2);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
+    let mut witness = AoeInitiator::find(&network.initiator, 1, 2);
     let (own, text) = (guest.mac, b"the first disk");
 
     assert_eq!(guest.config(0, b""), Ok(Vec::new()));
@@ -232,9 +232,9 @@ fn the_file_says_which_addresses_are_served() {
     );
     std::fs::write(&file, text).expect("a file");
     let daemon = Daemon::serve_within(&network.target, ["--config".as_ref(), file.as_os_str()]);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     guest.write(0, &[7; SECTOR]).expect("who is allowed writes");
-    let mut forger = Guest::find(&network.initiator, 1, 1);
+    let mut forger = AoeInitiator::find(&network.initiator, 1, 1);
     for mac in [STRANGER, OTHER] {
         forger.mac = mac;
         for (command, argument) in [(CONFIG, config(0, b"")), (ATA, write(0, &[8; SECTOR]))] {
@@ -281,7 +281,7 @@ fn units_announce_themselves_and_are_found() {
 struct Scene {
     network: Network,
     daemon: Daemon,
-    witness: Guest,
+    witness: AoeInitiator,
     block: Vec<u8>,
 }
 
@@ -289,7 +289,7 @@ impl Scene {
     fn new(seed: u64) -> Self {
         let network = Network::new(1500, seed);
         let daemon = serve(&network, &["ram:1M,aoe=1.1", "ram:1M,aoe=1.2"], &["--cores", "0"]);
-        let mut witness = Guest::find(&network.initiator, 1, 1);
+        let mut witness = AoeInitiator::find(&network.initiator, 1, 1);
         let block = Noise(seed).bytes(2 * SECTOR);
         witness.write(9, &block).expect("WRITE SECTORS");
         Self { network, daemon, witness, block }
@@ -363,7 +363,7 @@ fn floods_cost_bounded_memory_and_keep_nobody_out() {
     let mut scene = Scene::new(8);
     let before = scene.daemon.resident_bytes();
     // What gets through is for the other unit.
-    let mut flooder = Guest::find(&scene.network.initiator, 1, 2);
+    let mut flooder = AoeInitiator::find(&scene.network.initiator, 1, 2);
     let mut noise = Noise(88);
     for _ in 0..FRAMES / BURST {
         for _ in 0..BURST {
@@ -411,7 +411,7 @@ fn it_needs_one_capability_and_says_so() {
     };
     let serve = ["serve", "--listen", "127.0.0.1:0", "--aoe", INTERFACE, "--lun", "ram:1M,aoe=1.1"];
     let daemon = Daemon::start(&mut with("-all,+net_raw", &serve));
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     guest.write(5, &[1; SECTOR]).expect("WRITE SECTORS");
     assert_eq!(guest.read(5, 1), Ok(vec![1; SECTOR]));
     daemon.stop();
@@ -440,13 +440,13 @@ fn a_unit_is_a_source_a_destination_and_a_store() {
     let front = ["--listen", &format!("{INITIATOR}:0"), "--lun", URL];
     let front = Daemon::serve_within(&network.initiator, front);
     let mut session = session(&network, &front);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     session.write_blocks(0, 100, 512, &[6; 2 * SECTOR], true).expect("WRITE");
     assert_eq!(guest.read(100, 2), Ok(vec![6; 2 * SECTOR]));
     drop(session);
     let mut load =
         Load::within(&network.initiator, &front.lun(0).to_string(), &["--bs", "64K", "--iodepth", "4"]);
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     front.stop();
     daemon.stop();
@@ -474,7 +474,7 @@ fn a_target_of_others_serves_verified_load_and_copies() {
         let vblade = Vblade::start(&network.target, 1, 1, &medium);
         copies(&network, directory.path());
         let mut load = Load::within(&network.initiator, URL, &["--bs", "8K", "--iodepth", "16"]);
-        load.get_on();
+        load.wait_for_progress();
         load.stop();
         drop(vblade);
     }

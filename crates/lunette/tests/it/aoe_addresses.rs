@@ -1,7 +1,7 @@
 //! A host that writes from two of its addresses, as Linux's driver does when it gets no answer: what was
 //! delayed, at a stalled core or in a store, must not reach the medium after what was written since.
 
-use crate::support::aoe::{ATA, Guest, SECTOR, ata, write};
+use crate::support::aoe::{ATA, AoeInitiator, SECTOR, ata, write};
 use crate::support::daemon::Daemon;
 use crate::support::net::{INITIATOR, Network};
 use crate::support::segment::serve;
@@ -15,7 +15,7 @@ const TRIM: u8 = 0x01;
 const LBA: u64 = 8;
 
 /// An address whose frames arrive at this core.
-fn address(daemon: &Daemon, guest: &mut Guest, core: usize) -> [u8; 6] {
+fn address(daemon: &Daemon, guest: &mut AoeInitiator, core: usize) -> [u8; 6] {
     for last in 1..=u8::MAX {
         guest.mac = [2, 0, 0, 0, 9, last];
         guest.read(0, 1).expect("READ SECTORS");
@@ -37,7 +37,7 @@ fn address(daemon: &Daemon, guest: &mut Guest, core: usize) -> [u8; 6] {
 fn what_waited_for_a_core_does_not_go_over_what_was_written_since() {
     let network = Network::new(1500, 41);
     let daemon = serve(&network, &["ram:1M,aoe=1.1"], &["--cores", "0,1"]);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     let [one, other] = [0, 1].map(|core| address(&daemon, &mut guest, core));
     let list = [&LBA.to_le_bytes()[..6], &[1, 0], &[0; SECTOR - 8]].concat();
     let mut trim = ata(DATA_SET_MANAGEMENT, 0, 1, &list);
@@ -66,7 +66,7 @@ fn writes_of_the_same_sectors_wait_for_one_another_whoever_sends_them() {
     let behind = Daemon::serve_within(&network.initiator, behind);
     let slow = format!("{},aoe=1.1", behind.lun(0));
     let daemon = serve(&network, &[&slow], &["--cores", "0,1"]);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     let [one, other] = [0, 1].map(|core| address(&daemon, &mut guest, core));
     behind.freeze();
     for round in 1..=10 {

@@ -1,6 +1,6 @@
 //! Network interfaces that are removed, return and change while AoE is served, and used, on them.
 
-use crate::support::aoe::{BAD_ARGUMENT, CONFIG, Guest, SECTOR, config};
+use crate::support::aoe::{AoeInitiator, BAD_ARGUMENT, CONFIG, SECTOR, config};
 use crate::support::daemon::Daemon;
 use crate::support::load::Load;
 use crate::support::net::{INITIATOR, INTERFACE, Namespace, Network, Port};
@@ -74,7 +74,7 @@ fn said(daemon: &Daemon, words: &str) -> usize {
 const GONE: &str = "there is no such network interface";
 const AGAIN: &str = "aoe0: it is served again";
 
-fn sectors(guest: &mut Guest) -> u8 {
+fn sectors(guest: &mut AoeInitiator) -> u8 {
     guest.ask(CONFIG, &config(0, b"")).argument[SECTORS_AT]
 }
 
@@ -84,21 +84,21 @@ fn verified_load_goes_on_when_the_targets_interface_is_made_again() {
     let host = Host::new(&network.target, 1500, ONE);
     let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
     let mut load = Load::within(&network.initiator, URL, &["--bs", "4K", "--iodepth", "16"]);
-    load.get_on();
+    load.wait_for_progress();
     // Another address is found by the next login, after the old one has been silent for long enough.
     for (round, mac) in [ONE, ONE, OTHER].into_iter().enumerate() {
         host.remove();
         wait_until("it is missed", || said(&daemon, GONE) > round);
         load.assert_running();
         host.make(1500, mac);
-        load.get_on();
+        load.wait_for_progress();
         assert_eq!((said(&daemon, GONE), said(&daemon, AGAIN)), (round + 1, round + 1), "{}", daemon.log());
     }
     // An interface that was down is unchanged when it is up again.
     host.set("down");
     wait_until("it is missed", || said(&daemon, "is down") > 0);
     host.set("up");
-    load.get_on();
+    load.wait_for_progress();
     assert_eq!(said(&daemon, AGAIN), 3, "{}", daemon.log());
     load.stop();
     daemon.stop();
@@ -114,19 +114,19 @@ fn verified_load_goes_on_while_the_mtu_changes() {
     let address = format!("link set {INTERFACE} address 02:00:00:00:02:14");
     must(&mut network.initiator.within(tool("ip").args(address.split(' '))));
     let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     let mut load = Load::within(&network.initiator, URL, &["--bs", "16K", "--iodepth", "8"]);
-    load.get_on();
+    load.wait_for_progress();
     let data = vec![7; 17 * SECTOR];
     for _ in 0..2 {
         host.set("mtu 9000");
         wait_until("larger frames are taken", || sectors(&mut guest) == 17);
-        load.get_on();
+        load.wait_for_progress();
         host.set("mtu 1500");
         wait_until("they are not", || sectors(&mut guest) == 2);
         assert_eq!(guest.read(0, 3), Err(BAD_ARGUMENT));
         guest.read(0, 2).expect("READ SECTORS");
-        load.get_on();
+        load.wait_for_progress();
     }
     load.stop();
     host.set("mtu 9000");
@@ -151,13 +151,13 @@ fn another_address_is_announced_and_answers_come_from_it() {
     let network = Network::new(1500, 3);
     let host = Host::new(&network.target, 1500, ONE);
     let daemon = serve(&network, &["ram:1M,aoe=1.1"]);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     guest.write(3, &[5; SECTOR]).expect("WRITE SECTORS");
     let listener = network.initiator.inside(|| Port::open(INTERFACE));
     host.set(&format!("address {OTHER}"));
     let announced = listener.receive(PATIENCE).expect("an announcement");
     assert_eq!((&announced[..6], &announced[6..12]), (&[0xFF; 6][..], &[2, 0, 0, 0, 1, 2][..]));
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     assert_eq!(guest.read(3, 1), Ok(vec![5; SECTOR]));
     daemon.stop();
 }
@@ -170,8 +170,8 @@ fn what_is_still_in_a_store_is_over_before_its_initiator_is_served_again() {
     let behind = Daemon::serve_within(&network.initiator, behind);
     let slow = format!("{},aoe=1.1", behind.lun(0));
     let daemon = serve(&network, &[&slow, "ram:1M,aoe=1.2"]);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
-    let mut witness = Guest::find(&network.initiator, 1, 2);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
+    let mut witness = AoeInitiator::find(&network.initiator, 1, 2);
     guest.write(0, &[1; SECTOR]).expect("WRITE SECTORS");
 
     behind.freeze();
@@ -237,7 +237,7 @@ mod soak {
         let daemon = serve(&network, &["ram:1M,aoe=1.1"]);
         let descriptors =
             || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("its descriptors").count();
-        let mut guest = Guest::find(&network.initiator, 1, 1);
+        let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
         let mut before = None;
         for cycle in 0..CYCLES {
             // Not each of them is served before it is removed again.
@@ -269,16 +269,16 @@ mod soak {
         let front = Daemon::serve_within(&network.initiator, front);
         let url = front.lun(0).to_string();
         let mut load = Load::within(&network.initiator, &url, &["--bs", "16K", "--iodepth", "8"]);
-        load.get_on();
+        load.wait_for_progress();
         host.remove();
         wait_until("it is missed", || said(&front, GONE) > 0);
         host.make(9000, ONE);
-        load.get_on();
+        load.wait_for_progress();
         host.set(&format!("address {OTHER}"));
-        load.get_on();
+        load.wait_for_progress();
         for mtu in ["mtu 1500", "mtu 9000"] {
             host.set(mtu);
-            load.get_on();
+            load.wait_for_progress();
         }
         load.stop();
         front.stop();

@@ -43,7 +43,7 @@ fn abandon_write(disk: &Disk, session: &mut Initiator) {
     let cdb = write_cdb(LBA, SECTOR, 512, false);
     let old = session.issue(0, cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
     wait_until("the disk has the write", || disk.is_keeping());
-    disk.be_stuck();
+    disk.withhold_no_more();
     assert_eq!(session.complete(old).expect("an answer").sense_key(), Some(NOT_READY));
 }
 
@@ -78,8 +78,8 @@ fn a_write_that_was_given_up_holds_its_blocks_until_the_disk_answers_it() {
     assert_eq!(writer.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
     assert!(!disk.is_keeping());
     assert_eq!(disk.sector(8), vec![NEW; SECTOR]);
-    let heard: Vec<u8> = disk.heard().iter().map(|heard| heard.byte).collect();
-    assert_eq!(heard.iter().filter(|byte| **byte == OLD).count(), 1, "{heard:?}");
+    let writes: Vec<u8> = disk.received_writes().iter().map(|write| write.byte).collect();
+    assert_eq!(writes.iter().filter(|byte| **byte == OLD).count(), 1, "{writes:?}");
     daemon.stop();
 }
 
@@ -97,19 +97,19 @@ fn a_write_that_was_given_up_is_not_sent_after_a_newer_one_of_another_path() {
     let (daemon, other) = (front(&network, "?give_up_after=1"), front(&network, ""));
     let (mut writer, mut elsewhere) =
         (session(&network, &daemon, "writer"), session(&network, &other, "elsewhere"));
-    disk.be_deaf();
+    disk.drop_frames();
     lose(&mut writer);
     disk.miss_writes();
     // Retransmissions of the write still in transit arrive before what this reads.
     wait_until("the session is back", || writer.read_blocks(0, ELSEWHERE, 1, 512).is_ok());
-    disk.be_back();
+    disk.recover();
     wait_until("the other path is there", || is_written(&mut elsewhere, LBA));
     assert!(is_written(&mut writer, ELSEWHERE));
     for _ in 0..20 {
         assert!(!is_written(&mut writer, LBA), "nothing shows that the disk does not have it");
         writer.read_blocks(0, ELSEWHERE, 1, 512).expect("READ");
     }
-    assert!(disk.heard().iter().all(|heard| heard.byte == NEW), "{:?}", disk.heard());
+    assert!(disk.received_writes().iter().all(|write| write.byte == NEW), "{:?}", disk.received_writes());
     assert_eq!(elsewhere.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
     let log = daemon.stop();
     assert!(log.contains("restart this daemon once the target is known to be idle"), "{log}");
@@ -131,13 +131,13 @@ fn a_write_whose_session_has_ended_is_not_sent_after_a_newer_one_of_another_path
     wait_until("its session has ended", || daemon.log().contains("ended: "));
     // What was sent until then arrives before what this reads.
     let mut next = session(&network, &daemon, "next");
-    disk.be_back();
+    disk.recover();
     assert!(is_written(&mut elsewhere, LBA));
     for _ in 0..20 {
         assert!(!is_written(&mut next, LBA), "nothing shows that the disk does not have it");
         next.read_blocks(0, ELSEWHERE, 1, 512).expect("READ");
     }
-    assert!(disk.heard().iter().all(|heard| heard.byte == NEW), "{:?}", disk.heard());
+    assert!(disk.received_writes().iter().all(|write| write.byte == NEW), "{:?}", disk.received_writes());
     wait_until("nobody waits any more", || daemon.log().contains("writes were abandoned"));
     assert!(!is_written(&mut next, LBA), "nothing shows it now either");
     assert_eq!(elsewhere.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
@@ -198,7 +198,7 @@ fn a_session_that_is_lost_while_zeros_are_on_their_way_comes_back() {
     disk.keep_from(LBA);
     let zeros = writer.issue(0, same, 0, Vec::new()).expect("it is sent");
     wait_until("the disk has the zeros", || disk.is_keeping());
-    disk.be_stuck();
+    disk.withhold_no_more();
     assert_eq!(writer.complete(zeros).expect("an answer").sense_key(), Some(NOT_READY));
     wait_until("the session is back", || is_written(&mut writer, ELSEWHERE));
     disk.go_on();

@@ -1,7 +1,7 @@
 //! `lunette aoe` between two hosts, with our target and with vblade; and UNMAP over ATA over Ethernet.
 
 use crate::support::Noise;
-use crate::support::aoe::{Guest, SECTOR, TARGET_IS_RESERVED};
+use crate::support::aoe::{AoeInitiator, SECTOR, TARGET_IS_RESERVED};
 use crate::support::daemon::Daemon;
 use crate::support::net::{Faults, INITIATOR, Network};
 use crate::support::segment::{lunette, serve, session};
@@ -63,7 +63,7 @@ fn config_string(network: &Network, url: &str) {
 }
 
 /// Requirements for any target's reserve list.
-fn reserve_list(network: &Network, url: &str, guest: &mut Guest) {
+fn reserve_list(network: &Network, url: &str, guest: &mut AoeInitiator) {
     let ours = text(guest.mac);
     assert_eq!(output_of(network, &["reserve", url]), ["reserved for nobody"]);
     let both = ["reserve", url, "--set", &format!("ours,{STRANGER_TEXT}")];
@@ -93,7 +93,7 @@ fn config_string_and_lists_are_shown_and_changed() {
     let network = Network::new(1500, 21);
     let daemon = serve(&network, &["ram:1M,aoe=1.1"], &[]);
     config_string(&network, URL);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     reserve_list(&network, URL, &mut guest);
 
     let ours = text(guest.mac);
@@ -115,7 +115,7 @@ fn config_string_and_lists_are_shown_and_changed() {
 fn ours_is_the_interface_that_is_used_whatever_sys_shows() {
     let network = Network::new(1500, 27);
     let daemon = serve(&network, &["ram:1M,aoe=1.1"], &[]);
-    let ours = text(Guest::find(&network.initiator, 1, 1).mac);
+    let ours = text(AoeInitiator::find(&network.initiator, 1, 1).mac);
     let mut command = Daemon::command();
     command.args(["aoe", "reserve", URL, "--set", "ours"]);
     let outcome = run(&mut network.initiator.on_network(&command), Duration::from_secs(60));
@@ -132,7 +132,7 @@ fn a_target_of_others_is_driven_as_well() {
     let vblade = Vblade::start(&network.target, 7, 3, medium.path());
     let url = "aoe://aoe0/7.3";
     config_string(&network, url);
-    let mut guest = Guest::find(&network.initiator, 7, 3);
+    let mut guest = AoeInitiator::find(&network.initiator, 7, 3);
     reserve_list(&network, url, &mut guest);
     refused(&network, &["smart", url], FAILED, "it does not support SMART");
     refused(&network, &["feature", url, "write-cache", "off"], FAILED, "its write cache cannot be switched");
@@ -202,7 +202,7 @@ fn health_and_write_cache_are_shown_and_switched() {
 }
 
 #[test]
-fn wrong_input_is_named_with_its_cure() {
+fn wrong_input_is_named_with_its_fix() {
     let network = Network::new(1500, 25);
     let long = "x".repeat(1025);
     for (arguments, words) in [
@@ -234,7 +234,7 @@ fn what_is_unmapped_in_front_is_trimmed_behind() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let unit = format!("file:{},size=8M,aoe=1.1", directory.path().join("disk").display());
     let daemon = serve(&network, &[&unit], &[]);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     let front = ["--listen", &format!("{INITIATOR}:0"), "--lun", URL];
     let front = Daemon::serve_within(&network.initiator, front);
     let mut scsi = session(&network, &front);

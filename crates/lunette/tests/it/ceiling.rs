@@ -102,7 +102,7 @@ fn pings_come_back_and_text_is_rejected() {
 }
 
 #[test]
-fn who_breaks_the_rules_loses_only_its_own_connection() {
+fn a_protocol_violation_ends_only_its_own_connection() {
     let ceiling = ceiling(&[]);
     let mut good = login(&ceiling);
     let mut noise = Noise(11);
@@ -133,7 +133,7 @@ fn who_breaks_the_rules_loses_only_its_own_connection() {
 }
 
 #[test]
-fn who_never_reads_holds_nobody_up_and_no_memory() {
+fn a_peer_that_never_reads_delays_nobody_and_takes_no_memory() {
     let mut ceiling = ceiling(&[]);
     let initiator = login(&ceiling);
     let before = ceiling.resident_bytes();

@@ -74,11 +74,11 @@ fn an_image_is_a_disk_that_one_daemon_at_a_time_writes_to_and_that_grows() {
     // An OSD that hangs for a moment only costs time.
     let options = ["--bs", "4K", "--iodepth", "16", "--size", "8M", "--offset", "16M"];
     let mut load = Load::on(&first.lun(0).to_string(), &options);
-    load.get_on();
+    load.wait_for_progress();
     ceph.signal_osd("STOP");
     std::thread::sleep(MOMENT);
     ceph.signal_osd("CONT");
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
 
     ceph.rbd(&["resize", "--size", "96M", &format!("{POOL}/disk")]);
@@ -128,16 +128,16 @@ mod soak {
 
     #[test]
     fn an_osd_that_is_killed_under_load_costs_time_only() {
-        let mut ceph = Ceph::lasting();
+        let mut ceph = Ceph::persistent();
         ceph.create("disk", 64 << 20);
         let daemon = serve(&ceph, &["disk"]);
         let mut load =
             Load::on(&daemon.lun(0).to_string(), &["--bs", "4K", "--iodepth", "16", "--size", "16M"]);
-        load.get_on();
+        load.wait_for_progress();
         for _ in 0..3 {
             ceph.kill_osd();
             ceph.start_osd();
-            load.get_on();
+            load.wait_for_progress();
         }
         load.stop();
         daemon.stop();

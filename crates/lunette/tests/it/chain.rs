@@ -138,11 +138,11 @@ fn verified_load_sees_nothing_of_a_back_end_that_is_killed() {
     // file.
     let mut load = Load::on(&front.lun(0).to_string(), &["--bs", "8K", "--iodepth", "16", "--numjobs", "2"]);
     for _ in 0..3 {
-        load.get_on();
+        load.wait_for_progress();
         behind.kill9();
         behind = back(&there.portal.to_string(), &disk);
     }
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     front.stop();
     behind.stop();

@@ -113,7 +113,7 @@ fn broken_pdus_after_login_end_only_their_own_session() {
 }
 
 #[test]
-fn a_flood_of_silent_connections_keeps_nobody_out_for_good() {
+fn a_flood_of_silent_connections_starves_nobody() {
     let mut scene = Scene::new();
     let flood: Vec<TcpStream> = (0..FLOOD).filter_map(|_| TcpStream::connect(scene.portal()).ok()).collect();
     let found = scene.witness.read_blocks(scene.url.lun, 9, 1, 512).expect("the witness is served");
@@ -124,7 +124,7 @@ fn a_flood_of_silent_connections_keeps_nobody_out_for_good() {
 }
 
 #[test]
-fn half_open_logins_keep_nobody_out_for_good() {
+fn half_open_logins_starve_nobody() {
     let mut scene = Scene::new();
     let stalled: Vec<TcpStream> = (0..FLOOD)
         .filter_map(|_| {
@@ -271,7 +271,7 @@ fn peers_that_vanish_in_the_middle_of_data_leave_nothing_behind() {
 }
 
 /// A configuration of a file and a RAM unit that ends sessions without progress after one second.
-fn impatient(folder: &std::path::Path) -> String {
+fn short_timeouts(folder: &std::path::Path) -> String {
     let config = folder.join("lunette.toml");
     let unit = folder.join("unit");
     let text = format!(
@@ -288,7 +288,7 @@ fn impatient(folder: &std::path::Path) -> String {
 #[test]
 fn data_that_never_comes_holds_nobody_up_for_good() {
     let folder = tempfile::tempdir().expect("a folder");
-    let daemon = Daemon::serve(["--config", &impatient(folder.path())]);
+    let daemon = Daemon::serve(["--config", &short_timeouts(folder.path())]);
     let url = daemon.lun(0);
     let mut stuck = Initiator::login(&url, &Login::named("stuck")).expect("login");
     stuck.ready(url.lun).expect("ready");
@@ -312,7 +312,7 @@ fn data_that_never_comes_holds_nobody_up_for_good() {
 #[test]
 fn readers_that_never_read_leave_buffers_for_others() {
     let folder = tempfile::tempdir().expect("a folder");
-    let daemon = Daemon::serve(["--config", &impatient(folder.path())]);
+    let daemon = Daemon::serve(["--config", &short_timeouts(folder.path())]);
     let url = daemon.lun(0);
     let slow: Vec<Initiator> = (0..12)
         .map(|n| {

@@ -1,7 +1,7 @@
 //! AoE while a store is slow: no write that reaches the medium late overwrites a newer one, and nobody is
 //! blocked.
 
-use crate::support::aoe::{ATA, Guest, SECTOR, write};
+use crate::support::aoe::{ATA, AoeInitiator, SECTOR, write};
 use crate::support::daemon::Daemon;
 use crate::support::disk::Disk;
 use crate::support::initiator::{Initiator, Login, write_cdb};
@@ -40,7 +40,7 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     let network = Network::new(1500, 21);
     let disk = Disk::start(&network.target, 7, 7);
     let daemon = front(&network, ",aoe=1.1");
-    let mut guest = Guest::find(&network.target, 1, 1);
+    let mut guest = AoeInitiator::find(&network.target, 1, 1);
     let (mut resetter, mut witness) =
         (session(&network, &daemon, "resetter"), session(&network, &daemon, "witness"));
     guest.write(LBA, &[9; SECTOR]).expect("WRITE SECTORS");
@@ -48,7 +48,9 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     disk.keep_from(LBA);
     let first = guest.frame(ATA, &write(LBA, &[OLD; SECTOR]));
     guest.send(&first);
-    wait_until("the disk has the write", || disk.heard().last().is_some_and(|heard| heard.byte == OLD));
+    wait_until("the disk has the write", || {
+        disk.received_writes().last().is_some_and(|write| write.byte == OLD)
+    });
     let reset = std::thread::spawn(move || resetter.manage(LOGICAL_UNIT_RESET, 0, u32::MAX));
     // Reporting it to everybody also aborts.
     wait_until("the reset is reported", || {
@@ -63,7 +65,12 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     // Whatever the core did about that reached the disk before this.
     guest.config_is_answered();
     witness.read_blocks(0, 0, 1, 512).expect("READ");
-    assert_eq!(disk.heard().len(), 2, "nothing of the initiator is taken: {:?}", disk.heard());
+    assert_eq!(
+        disk.received_writes().len(),
+        2,
+        "nothing of the initiator is taken: {:?}",
+        disk.received_writes()
+    );
     assert!(!reset.is_finished(), "it promises that the write has ended");
 
     disk.go_on();
@@ -86,17 +93,17 @@ fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
     disk.keep_from(LBA);
     let cdb = write_cdb(LBA, SECTOR, 512, false);
     let old = writer.issue(0, cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
-    wait_until("the disk has the write", || disk.heard().len() == 1);
-    disk.be_late(LATE);
+    wait_until("the disk has the write", || disk.received_writes().len() == 1);
+    disk.delay_writes(LATE);
     wait_until("the session is lost", || daemon.log().contains("no session with the target"));
-    disk.be_back();
+    disk.recover();
     assert_eq!(writer.complete(old).expect("it is sent again").status, 0);
     writer.write_blocks(0, LBA, 512, &[NEW; SECTOR], false).expect("WRITE");
-    let mut heard: Vec<u8> = disk.heard().iter().map(|heard| heard.byte).collect();
-    assert!(heard.starts_with(&[OLD, OLD]), "it is sent again: {heard:?}");
+    let mut writes: Vec<u8> = disk.received_writes().iter().map(|write| write.byte).collect();
+    assert!(writes.starts_with(&[OLD, OLD]), "it is sent again: {writes:?}");
     // How often depends on how soon the disk is back.
-    heard.dedup();
-    assert_eq!(heard, [OLD, NEW]);
+    writes.dedup();
+    assert_eq!(writes, [OLD, NEW]);
     wait_until("the first one has landed", || !disk.is_keeping());
     assert_eq!(writer.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
     daemon.stop();
@@ -109,7 +116,7 @@ fn sessions_whose_store_is_stuck_leave_room_for_others_and_are_logged() {
     let network = Network::new(1500, 23);
     let disk = Disk::start(&network.target, 7, 7);
     let daemon = front(&network, "?give_up_after=600,aoe=1.1");
-    let mut loud = Guest::find(&network.target, 1, 1);
+    let mut loud = AoeInitiator::find(&network.target, 1, 1);
     disk.keep_from(LBA);
     for number in 0..4 {
         loud.mac = [2, 0, 0, 0, 1, number];
@@ -119,7 +126,7 @@ fn sessions_whose_store_is_stuck_leave_room_for_others_and_are_logged() {
         }
         loud.config_is_answered();
     }
-    let mut quiet = Guest::find(&network.target, 1, 2);
+    let mut quiet = AoeInitiator::find(&network.target, 1, 2);
     quiet.write(0, &[NEW; SECTOR]).expect("WRITE SECTORS");
     assert_eq!(quiet.read(0, 1), Ok(vec![NEW; SECTOR]));
     wait_until("it is logged", || daemon.log().contains("requests were dropped"));

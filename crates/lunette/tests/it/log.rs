@@ -24,7 +24,7 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
 }
 
 /// A peer that is not an initiator; it is disconnected.
-fn babble(portal: SocketAddr, seed: u64) {
+fn send_garbage(portal: SocketAddr, seed: u64) {
     let mut stream = TcpStream::connect(portal).expect("connect");
     let _ = stream.write_all(&Noise(seed).bytes(96));
     let _ = stream.read_to_end(&mut Vec::new());
@@ -34,7 +34,7 @@ fn babble(portal: SocketAddr, seed: u64) {
 fn serves_with_log_to(stderr: impl Into<Stdio>) {
     let mut daemon = Daemon::start_logging_to(stderr, Daemon::command().args(SERVE));
     let url = daemon.lun(0);
-    (0..20).for_each(|seed| babble(url.portal, seed));
+    (0..20).for_each(|seed| send_garbage(url.portal, seed));
     let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
     let block = Noise(1).bytes(512);
     guest.write_blocks(url.lun, 3, 512, &block, false).expect("WRITE");
@@ -87,7 +87,7 @@ fn a_banner_that_nobody_reads_holds_up_no_end() {
 }
 
 #[test]
-fn what_a_stranger_says_is_cut_and_harms_no_terminal() {
+fn text_from_unauthenticated_peers_is_truncated_and_harms_no_terminal() {
     let daemon = Daemon::start(Daemon::command().args(SERVE).env("NO_COLOR", "1"));
     let url = daemon.lun(0);
     let evil = "\u{1b}[2J\u{202e}\u{200b}x";
@@ -254,7 +254,7 @@ fn an_initiator_without_an_accepted_chap_algorithm_is_refused_and_the_log_says_w
 }
 
 #[test]
-fn what_proves_who_somebody_is_is_not_logged() {
+fn credentials_are_not_logged() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("lunette.toml");
     let secret = "a-long-secret-9";

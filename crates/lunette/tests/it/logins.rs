@@ -32,7 +32,7 @@ fn few_logins(folder: &Path) -> String {
 }
 
 /// Logs in at the first attempt from this address, and is served.
-fn gets_in(source: &str, url: &Url) {
+fn logs_in_and_is_served(source: &str, url: &Url) {
     let stream = connect_from(source, url.portal);
     let mut initiator = Initiator::login_over(stream, url, &Login::named("newcomer")).expect("a session");
     initiator.ready(url.lun).expect("the unit is ready");
@@ -76,7 +76,7 @@ fn silent_connections_keep_nobody_out() {
     let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
     let mut silent = flood(&url);
     for source in [OTHER, STRANGERS[0], STRANGERS[1]] {
-        gets_in(source, &url);
+        logs_in_and_is_served(source, &url);
     }
     assert_hung_up(&mut silent[0]);
     guest.ready(url.lun).expect("who is in is served");
@@ -94,20 +94,20 @@ fn logins_that_hang_keep_nobody_out() {
     let hanging: Vec<TcpStream> = STRANGERS.into_iter().flat_map(begin).collect();
     let url = daemon.lun(0);
     for source in [OTHER, STRANGERS[0], STRANGERS[1]] {
-        gets_in(source, &url);
+        logs_in_and_is_served(source, &url);
     }
     drop(hanging);
     daemon.stop();
 }
 
 #[test]
-fn who_has_begun_to_log_in_goes_before_who_is_silent() {
+fn connections_that_have_begun_to_log_in_have_priority_over_silent_ones() {
     let folder = tempfile::tempdir().expect("a folder");
     let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
     let url = daemon.lun(0);
     let mut begun = begin_to_log_in(STRANGERS[0], url.portal);
     let silent = flood(&url);
-    gets_in(OTHER, &url);
+    logs_in_and_is_served(OTHER, &url);
     let rest = format!("TargetName={}\0SessionType=Normal\0", url.target);
     assert_eq!(ask_to_log_in(&mut begun, 0x87, &rest), [0, 0], "it continues with its login");
     drop(silent);
@@ -115,7 +115,7 @@ fn who_has_begun_to_log_in_goes_before_who_is_silent() {
 }
 
 /// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY, with APTPL: its status.
-fn register_for_good(initiator: &mut Initiator, lun: u16) -> u8 {
+fn register_persistently(initiator: &mut Initiator, lun: u16) -> u8 {
     let mut list = [0; 24];
     (list[15], list[20]) = (7, 1);
     let register = PersistentReserveOut::new(REGISTER_AND_IGNORE_EXISTING_KEY, 0, 24);
@@ -143,8 +143,8 @@ fn connections_leave_descriptors_for_what_has_to_be_kept() {
         let log = daemon.log();
         log.contains("its slot was needed for other logins") || log.contains("could not be accepted")
     });
-    assert_eq!(register_for_good(&mut guest, url.lun), 0, "{}", daemon.log());
-    gets_in(OTHER, &url);
+    assert_eq!(register_persistently(&mut guest, url.lun), 0, "{}", daemon.log());
+    logs_in_and_is_served(OTHER, &url);
     drop(strangers);
     guest.logout().expect("logout");
     daemon.stop();
@@ -171,7 +171,7 @@ fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
             let log = daemon.log();
             log.contains("its slot was needed for other logins") || log.contains("refused")
         });
-        let entered = catch_unwind(|| (0..64).for_each(|_| gets_in(OTHER, &url)));
+        let entered = catch_unwind(|| (0..64).for_each(|_| logs_in_and_is_served(OTHER, &url)));
         is_over.store(true, Ordering::Relaxed);
         assert!(entered.is_ok(), "{}", daemon.log());
     });
@@ -193,7 +193,7 @@ fn newcomers_get_in_when_not_one_descriptor_is_left_to_accept_with() {
     let few = Rlimit { current: Some(48), maximum: getrlimit(Resource::Nofile).maximum };
     prlimit(pid, Resource::Nofile, few).expect("a limit below what is open");
     // The daemon has begun to accept the first while it had more.
-    (0..2).for_each(|_| gets_in(OTHER, &url));
+    (0..2).for_each(|_| logs_in_and_is_served(OTHER, &url));
     drop(strangers);
     let log = daemon.stop();
     assert!(log.contains("a connection could not be accepted: Too many open files"), "{log}");
@@ -212,7 +212,7 @@ fn sessions_leave_descriptors_for_what_has_to_be_kept() {
         .collect();
     assert!(guests.len() >= 32, "{} sessions", guests.len());
     guests[0].ready(url.lun).expect("the unit is ready");
-    assert_eq!(register_for_good(&mut guests[0], url.lun), 0, "{}", daemon.log());
+    assert_eq!(register_persistently(&mut guests[0], url.lun), 0, "{}", daemon.log());
     drop(guests);
     let log = daemon.stop();
     assert!(log.contains("the limit of open files is reached"), "{log}");
@@ -220,7 +220,7 @@ fn sessions_leave_descriptors_for_what_has_to_be_kept() {
 
 /// RFC 7143 section 11.13.5: of two that were granted their login for the last place, one is refused.
 #[test]
-fn who_finds_the_last_place_taken_is_refused_in_words() {
+fn a_login_beyond_the_limit_is_refused_with_a_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = few_logins(folder.path());
     let text = std::fs::read_to_string(&file).expect("a file");
@@ -246,7 +246,7 @@ fn who_finds_the_last_place_taken_is_refused_in_words() {
 }
 
 #[test]
-fn who_has_logged_out_leaves_its_place_to_others_at_once() {
+fn a_logout_frees_its_slot_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = few_logins(folder.path());
     let text = std::fs::read_to_string(&file).expect("a file");
@@ -280,7 +280,7 @@ fn idle_discovery_sessions_make_room_for_others() {
     let url = daemon.lun(0);
     assert_hung_up(&mut idle[0]);
     let mut newest = discover(OTHER, url.portal);
-    gets_in(OTHER, &url);
+    logs_in_and_is_served(OTHER, &url);
     guest.ready(url.lun).expect("who is in is served");
     guest.logout().expect("logout");
     let text = "SendTargets=All\0";

@@ -88,11 +88,11 @@ fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_not
 fn costs_time_only(mut server: NbdServer) {
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
-    load.get_on();
+    load.wait_for_progress();
     for _ in 0..3 {
         server.kill();
         server.restart();
-        load.get_on();
+        load.wait_for_progress();
     }
     load.stop();
     assert!(daemon.log().contains("the connection to the NBD server is lost"), "{}", daemon.log());
@@ -125,9 +125,9 @@ fn a_server_that_hangs_under_load_costs_time_only() {
     let mut guest = login(&daemon);
     guest.ready(0).expect("its attentions are reported");
     let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
-    load.get_on();
+    load.wait_for_progress();
     server.signal("STOP");
-    load.stand_still();
+    load.wait_until_stalled();
     // After the load's part of the disk, which has 16 MiB.
     let data = Noise(9).bytes(4096);
     let tag =
@@ -135,7 +135,7 @@ fn a_server_that_hangs_under_load_costs_time_only() {
     server.signal("CONT");
     assert_eq!(guest.complete(tag).expect("an answer").sense_key(), None);
     assert_eq!(guest.read_blocks(0, 65_536, 8, BLOCK).expect("READ"), data);
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     daemon.stop();
 }
@@ -153,11 +153,11 @@ fn a_daemon_that_is_killed_under_load_costs_time_only() {
     let unit = daemon.lun(0);
     let mut load = Load::on(&unit.to_string(), &LOAD);
     for _ in 0..3 {
-        load.get_on();
+        load.wait_for_progress();
         daemon.kill9();
         daemon = serve(&unit.portal.to_string());
     }
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     daemon.stop();
 }
@@ -199,11 +199,11 @@ fn a_server_that_is_shut_down_is_left_and_waited_for() {
     let (_folder, ends, server) = failing("ESHUTDOWN");
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
-    load.get_on();
+    load.wait_for_progress();
     File::create(&ends).expect("a file");
     wait_until("it is left", || daemon.log().contains("the server is being shut down"));
     std::fs::remove_file(&ends).expect("the file");
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     daemon.stop();
 }

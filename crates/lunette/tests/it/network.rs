@@ -139,7 +139,7 @@ fn programs_run_inside_and_see_only_that() {
     let url = daemon.lun(0).to_string();
     assert!(url.starts_with(&format!("iscsi://{TARGET}:")), "{url}");
     let mut load = Load::within(&network.initiator, &url, &[]);
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     daemon.stop();
     let here = std::env::current_dir().expect("a directory");

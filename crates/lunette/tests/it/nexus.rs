@@ -472,7 +472,7 @@ fn of_two_busy_sessions_on_one_core_one_moves_to_a_core_that_idles() {
     let idlers: Vec<Initiator> = (0..8).map(|n| session(pinned, &format!("idle{n}"))).collect();
     let jobs = ["--bs", "4K", "--iodepth", "8", "--numjobs", "2", "--poll", "never"];
     let mut load = Load::on(&url.to_string(), &jobs);
-    load.get_on();
+    load.wait_for_progress();
     let (placed, rest) =
         cores_of(&daemon, idlers.len() + 2).into_iter().partition::<Vec<usize>, _>(|core| *core == other);
     assert!(placed.len() == idlers.len() && rest.len() >= 2, "{}", daemon.log());
@@ -483,7 +483,7 @@ fn of_two_busy_sessions_on_one_core_one_moves_to_a_core_that_idles() {
         assert!(start.elapsed() < MOVES_WITHIN, "no session moves:\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(20));
     }
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     drop(idlers);
     daemon.stop();
@@ -494,15 +494,15 @@ fn allowed_cores() -> usize {
 }
 
 /// REGISTER with APTPL.
-fn register_for_good(initiator: &mut Initiator) -> u8 {
+fn register_persistently(initiator: &mut Initiator) -> u8 {
     let parameters = ReserveOutList { action_key: 0xaa, persist: true, ..ReserveOutList::ZERO }.to_bytes();
     let register = PersistentReserveOut::new(persistent_reserve_out::REGISTER, 0, 24);
     initiator.write(0, register, &parameters).expect("an answer").status
 }
 
 /// Gives a session an exclusive access reservation that is saved.
-fn hold_for_good(holder: &mut Initiator) {
-    assert_eq!(register_for_good(holder), GOOD, "REGISTER, APTPL");
+fn reserve_persistently(holder: &mut Initiator) {
+    assert_eq!(register_persistently(holder), GOOD, "REGISTER, APTPL");
     assert_eq!(reserve_out(holder, 0, 1, 3, 0xaa, 0), GOOD, "RESERVE, exclusive access");
 }
 
@@ -512,7 +512,7 @@ fn a_unit_whose_kept_reservations_are_damaged_is_not_served() {
     let state = folder.path().join("state").display().to_string();
     let serve = || Daemon::serve(["--state-dir", &state, "--lun", "ram:1M,serial=S"]);
     let daemon = serve();
-    hold_for_good(&mut session(&daemon.lun(0), "holder"));
+    reserve_persistently(&mut session(&daemon.lun(0), "holder"));
     daemon.stop();
     let file = folder.path().join("state/reservations-53");
     let kept = std::fs::read(&file).expect("kept");
@@ -525,7 +525,7 @@ fn a_unit_whose_kept_reservations_are_damaged_is_not_served() {
         assert_eq!(test_unit_ready(&mut other, 0).sense_key(), Some(6), "power on");
         assert_eq!(test_unit_ready(&mut other, 0).sense_key(), Some(2));
         assert_eq!(write_status(&mut other, 0), CHECK_CONDITION);
-        assert_eq!(register_for_good(&mut other), CHECK_CONDITION);
+        assert_eq!(register_persistently(&mut other), CHECK_CONDITION);
         let log = daemon.stop();
         assert_eq!(std::fs::read(&file).expect("still there"), damaged);
         assert!(log.contains("reservations-53: saved reservations are damaged; restore the file"), "{log}");
@@ -544,7 +544,7 @@ fn reservations_with_aptpl_outlive_the_daemon() {
     let serve = || Daemon::serve(["--state-dir", &state, "--lun", &file]);
     let daemon = serve();
     let mut holder = session(&daemon.lun(0), "holder");
-    hold_for_good(&mut holder);
+    reserve_persistently(&mut holder);
     drop(holder);
     daemon.kill9();
     let daemon = serve();
@@ -572,7 +572,7 @@ fn a_kept_reservation_is_its_holder_s_whatever_targets_come_before() {
     };
     let kept = |daemon: &Daemon| Url { target: "iqn.2026-11.a:kept".into(), ..daemon.lun(0) };
     let daemon = serve(&[KEPT]);
-    hold_for_good(&mut session(&kept(&daemon), "holder"));
+    reserve_persistently(&mut session(&kept(&daemon), "holder"));
     daemon.stop();
     let daemon = serve(&[OTHER, KEPT]);
     assert_eq!(write_status(&mut session(&kept(&daemon), "holder"), 0), GOOD);

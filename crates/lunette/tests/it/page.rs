@@ -64,7 +64,7 @@ fn the_page_changes_when_load_begins_and_ends_and_a_session_goes() {
         events.as_str().is_some_and(|text| text.contains("session begun"))
     });
     // What it reads first it has not written.
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     wait_until("load ends", || reads(&mut browser, "luns") == 0.0 && sessions(&mut browser) == 0.0);
 

@@ -2,7 +2,7 @@
 //! privileges.
 
 use crate::reload::ask;
-use crate::support::aoe::Guest;
+use crate::support::aoe::AoeInitiator;
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login};
 use crate::support::net::Network;
@@ -169,7 +169,7 @@ fn a_daemon_that_root_has_started_becomes_a_user() {
 fn a_user_keeps_what_aoe_needs_and_no_more() {
     let network = Network::new(1500, 53);
     let daemon = segment::serve(&network, &["ram:1M,aoe=1.1"], &["--user", NOBODY]);
-    Guest::find(&network.initiator, 1, 1).read(0, 1).expect("READ SECTORS");
+    AoeInitiator::find(&network.initiator, 1, 1).read(0, 1).expect("READ SECTORS");
     assert_rights(&daemon, NET_RAW);
     let threads = of_threads(&daemon, "CapEff");
     let keeps = |name: &str| threads.iter().any(|(found, mask)| found == name && mask.ends_with("2000"));

@@ -202,7 +202,7 @@ fn write_without_data(initiator: &mut Initiator, url: &Url, commands: u32) {
 }
 
 /// The same with WRITEs whose unsolicited data is not sent, as many of these as the window allows.
-fn announce_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
+fn send_writes_without_data(initiator: &mut Initiator, url: &Url, commands: u32) {
     let window = u32::try_from(initiator.window()).expect("few");
     begin_writes(initiator, url, commands.min(window), 0);
     while initiator.receive().expect("an answer").opcode() != 0x22 {}
@@ -256,7 +256,7 @@ fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs()
     others_are_served(0);
     let unasked = |n: u32| {
         let mut initiator = session(&own, &format!("tardy{n}"));
-        announce_in_vain(&mut initiator, &own, 8);
+        send_writes_without_data(&mut initiator, &own, 8);
         initiator
     };
     let announcing: Vec<Initiator> = (0..60).map(unasked).collect();
@@ -266,7 +266,7 @@ fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs()
 }
 
 #[test]
-fn who_keeps_back_data_on_one_unit_keeps_nobody_from_another() {
+fn an_initiator_that_withholds_data_on_one_unit_starves_nobody_on_another() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let spec = format!("file:{},size=64M", directory.path().join("disk").display());
     let daemon = Daemon::serve(["--cores", "0", "--lun", "ram:1M", "--lun", &spec]);

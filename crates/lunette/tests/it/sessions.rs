@@ -2,7 +2,7 @@
 
 use super::manage::request;
 use super::reload::{Served, ask};
-use crate::support::aoe::Guest;
+use crate::support::aoe::AoeInitiator;
 use crate::support::net::{INTERFACE, Network};
 use crate::support::segment::serve;
 use serde_json::Value;
@@ -72,7 +72,7 @@ fn initiators_of_aoe_are_shown_with_their_interface_and_have_no_session_to_end()
     let folder = tempfile::tempdir().expect("a temporary directory");
     let socket = folder.path().join("admin.sock");
     let daemon = serve(&network, &["ram:1M,aoe=1.1"], &["--admin", socket.to_str().expect("UTF-8")]);
-    let mut guest = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     guest.read(0, 2).expect("READ SECTORS");
     let listed = sessions(&ask(&socket, &["sessions", "--json"]).expect_success("it is shown"));
     let [session] = &listed[..] else { panic!("{listed:?}") };

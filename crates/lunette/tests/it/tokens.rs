@@ -442,7 +442,7 @@ fn a_reload_replaces_the_certificate_or_leaves_all_as_it_was() {
 }
 
 #[test]
-fn who_is_idle_in_a_handshake_locks_nobody_out() {
+fn an_idle_handshake_blocks_nobody() {
     let served = encrypted(&Authority::new());
     let address = served.place().strip_prefix("https://").expect("an address").to_owned();
     let mut idle: Vec<TcpStream> =

@@ -44,7 +44,7 @@ const TIMES: usize = 300;
 static GUESTS: AtomicU32 = AtomicU32::new(1);
 
 /// An initiator of one target.
-pub struct Guest {
+pub struct AoeInitiator {
     port: Port,
     /// The address that it uses.
     pub mac: [u8; 6],
@@ -63,7 +63,7 @@ pub struct Answer {
     pub argument: Vec<u8>,
 }
 
-impl Guest {
+impl AoeInitiator {
     /// Finds a target that answers.
     pub fn find(host: &Namespace, shelf: u16, slot: u8) -> Self {
         let port = host.inside(|| Port::open(INTERFACE));

@@ -27,7 +27,7 @@ pub struct Disk {
 
 /// A write that was requested: how often, and when last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Heard {
+pub struct ReceivedWrite {
     /// The first byte of the data.
     pub byte: u8,
     /// When it first arrived, and last.
@@ -48,9 +48,9 @@ struct State {
     /// Retransmissions of what is kept change nothing.
     is_stuck: bool,
     /// Writes by their tags.
-    heard: BTreeMap<u32, Heard>,
+    received_writes: BTreeMap<u32, ReceivedWrite>,
     is_silent: bool,
-    is_deaf: bool,
+    drops_frames: bool,
     /// Writes are lost in transit to it; and whether any was.
     misses_writes: bool,
     has_missed: bool,
@@ -68,9 +68,9 @@ impl Disk {
             lands_after: None,
             kept: BTreeMap::new(),
             is_stuck: false,
-            heard: BTreeMap::new(),
+            received_writes: BTreeMap::new(),
             is_silent: false,
-            is_deaf: false,
+            drops_frames: false,
             misses_writes: false,
             has_missed: false,
             is_over: false,
@@ -103,27 +103,27 @@ impl Disk {
     }
 
     /// Nothing more is kept; what was kept still is.
-    pub fn be_stuck(&self) {
+    pub fn withhold_no_more(&self) {
         let mut state = lock(&self.state);
         (state.keeps_from, state.is_stuck) = (None, true);
     }
 
     /// From now on it answers nothing, and a write that it keeps is executed this long after its last
     /// retransmission.
-    pub fn be_late(&self, by: Duration) {
+    pub fn delay_writes(&self, by: Duration) {
         let mut state = lock(&self.state);
         (state.is_silent, state.lands_after) = (true, Some(by));
     }
 
     /// From now on it receives no frames.
-    pub fn be_deaf(&self) {
-        lock(&self.state).is_deaf = true;
+    pub fn drop_frames(&self) {
+        lock(&self.state).drops_frames = true;
     }
 
     /// From now on it receives no writes, but everything else.
     pub fn miss_writes(&self) {
         let mut state = lock(&self.state);
-        (state.is_deaf, state.misses_writes) = (false, true);
+        (state.drops_frames, state.misses_writes) = (false, true);
     }
 
     /// Whether a write was lost in transit to it.
@@ -132,9 +132,9 @@ impl Disk {
     }
 
     /// It answers again, and keeps nothing more.
-    pub fn be_back(&self) {
+    pub fn recover(&self) {
         let mut state = lock(&self.state);
-        (state.is_silent, state.is_deaf, state.misses_writes) = (false, false, false);
+        (state.is_silent, state.drops_frames, state.misses_writes) = (false, false, false);
         state.keeps_from = None;
     }
 
@@ -144,10 +144,10 @@ impl Disk {
     }
 
     /// The writes that it received, in order of arrival.
-    pub fn heard(&self) -> Vec<Heard> {
-        let mut heard: Vec<Heard> = lock(&self.state).heard.values().copied().collect();
-        heard.sort_by_key(|heard| heard.first);
-        heard
+    pub fn received_writes(&self) -> Vec<ReceivedWrite> {
+        let mut writes: Vec<ReceivedWrite> = lock(&self.state).received_writes.values().copied().collect();
+        writes.sort_by_key(|write| write.first);
+        writes
     }
 
     /// The content of a sector.
@@ -173,7 +173,7 @@ impl State {
         let is_request = frame.len() >= ARGUMENT && frame[14] & 0x08 == 0;
         let to = frame.get(16..19)?;
         let is_ours = to == self.address || to == [0xFF; 3];
-        if !is_request || !is_ours || self.is_deaf {
+        if !is_request || !is_ours || self.drops_frames {
             return None;
         }
         let command = frame.get(ARGUMENT + 3).filter(|_| frame[19] == ATA);
@@ -226,8 +226,8 @@ impl State {
     fn asked(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         let tag = u32::from_be_bytes(frame[20..24].try_into().expect("four bytes"));
         let now = Instant::now();
-        let new = Heard { byte: frame[DATA], first: now, last: now };
-        self.heard.entry(tag).or_insert(new).last = now;
+        let new = ReceivedWrite { byte: frame[DATA], first: now, last: now };
+        self.received_writes.entry(tag).or_insert(new).last = now;
         let is_kept = self.is_stuck && self.kept.contains_key(&tag);
         if is_kept || self.keeps_from.is_some_and(|from| lba(frame) as u64 >= from) {
             self.kept.insert(tag, frame.to_vec());
@@ -241,9 +241,13 @@ impl State {
     /// Executes what is late enough.
     fn land(&mut self) {
         let Some(after) = self.lands_after else { return };
-        let is_due = |heard: &Heard| heard.last.elapsed() >= after;
-        let due: Vec<u32> =
-            self.kept.keys().filter(|tag| self.heard.get(tag).is_some_and(is_due)).copied().collect();
+        let is_due = |write: &ReceivedWrite| write.last.elapsed() >= after;
+        let due: Vec<u32> = self
+            .kept
+            .keys()
+            .filter(|tag| self.received_writes.get(tag).is_some_and(is_due))
+            .copied()
+            .collect();
         for frame in due.iter().filter_map(|tag| self.kept.remove(tag)).collect::<Vec<_>>() {
             self.write(&frame);
         }

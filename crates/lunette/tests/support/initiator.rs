@@ -176,7 +176,7 @@ impl Initiator {
             gathered: None,
         };
         let answers = initiator.negotiate(login, &url.target)?;
-        initiator.adopt(&answers);
+        initiator.apply_negotiated(&answers);
         Ok(initiator)
     }
 
@@ -208,7 +208,7 @@ impl Initiator {
         }
     }
 
-    fn adopt(&mut self, answers: &BTreeMap<String, String>) {
+    fn apply_negotiated(&mut self, answers: &BTreeMap<String, String>) {
         let is = |key: &str, value: &str| answers.get(key).is_some_and(|answer| answer == value);
         let number =
             |key: &str, default: usize| answers.get(key).and_then(|v| v.parse().ok()).unwrap_or(default);

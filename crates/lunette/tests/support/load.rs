@@ -64,14 +64,14 @@ impl Load {
     }
 
     /// Waits until it makes progress from here on.
-    pub fn get_on(&mut self) {
+    pub fn wait_for_progress(&mut self) {
         let before = self.intervals().0;
         // The first of them may have begun earlier.
         self.wait_until("is stuck", |(busy, _)| busy >= before + 2);
     }
 
     /// Waits until no operation ends any more.
-    pub fn stand_still(&mut self) {
+    pub fn wait_until_stalled(&mut self) {
         let before = self.intervals().1;
         // The first of them may have begun earlier.
         self.wait_until("continues", |(_, idle)| idle >= before + 2);

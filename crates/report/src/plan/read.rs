@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_reported_at_once_with_place_and_cure() {
+    fn all_faults_are_reported_at_once_with_place_and_fix() {
         let problems = faults(
             "repetitions = 0\nruntime = 'long'\ncolour = 1\n[[target]]\nname = 'a'\nkind = 'lunete'\n\
              [[target]]\nname = 'a'\n[[matrix]]\nbs = ['4K', 1000, '4K']\nrw = ['rread']\ntargets = 'b'\n\

@@ -1,7 +1,7 @@
 //! Files that exist only while a report is made.
 
-use crate::bed::Fact;
 use crate::plan::Store;
+use crate::testbed::Fact;
 use lab::Directory;
 use rustix::fs::{Advice, fadvise};
 use std::fmt::Display;

@@ -15,19 +15,19 @@ fn request(directory: &Path, resume: bool) -> Request {
     Request { text: PLAN.into(), directory, resume, command, stop: Arc::default() }
 }
 
-fn report(plan: &Plan, request: &Request, bed: &mut Synthetic) -> Result<report::Done, Vec<String>> {
-    make(plan, request, bed, &mut Quiet)
+fn report(plan: &Plan, request: &Request, testbed: &mut Synthetic) -> Result<report::Done, Vec<String>> {
+    make(plan, request, testbed, &mut Quiet)
 }
 
 #[test]
 fn every_row_runs_once_before_any_runs_again() {
     let directory = folder();
-    let mut bed = Synthetic::default();
-    let done = report(&plan(PLAN), &request(directory.path(), false), &mut bed).unwrap();
+    let mut testbed = Synthetic::default();
+    let done = report(&plan(PLAN), &request(directory.path(), false), &mut testbed).unwrap();
     assert_eq!((done.measured, done.total), (12, 12));
-    let order: Vec<usize> = bed.ran.iter().map(|(_, row)| *row).collect();
+    let order: Vec<usize> = testbed.ran.iter().map(|(_, row)| *row).collect();
     assert_eq!(order, [0, 1, 2, 3].repeat(3));
-    let seeds: Vec<u64> = bed.ran.iter().map(|(seed, _)| *seed).collect();
+    let seeds: Vec<u64> = testbed.ran.iter().map(|(seed, _)| *seed).collect();
     assert!(seeds.chunks(4).all(|chunk| chunk.iter().all(|seed| *seed == chunk[0])), "{seeds:?}");
     for name in ["index.html", "report.md", "results.csv", "plan.toml"] {
         assert!(directory.path().join(name).metadata().unwrap().len() > 100, "{name}");
@@ -39,9 +39,9 @@ fn an_interrupted_report_goes_on_where_it_stopped() {
     let directory = folder();
     let first = request(directory.path(), false);
     let stop_after = Some((5, Arc::clone(&first.stop)));
-    let mut bed = Synthetic { stop_after, ..Synthetic::default() };
-    let done = report(&plan(PLAN), &first, &mut bed).unwrap();
-    assert_eq!((done.measured, bed.ran.len()), (5, 6), "the run that was cut short does not count");
+    let mut testbed = Synthetic { stop_after, ..Synthetic::default() };
+    let done = report(&plan(PLAN), &first, &mut testbed).unwrap();
+    assert_eq!((done.measured, testbed.ran.len()), (5, 6), "the run that was cut short does not count");
     let page = fs::read_to_string(&done.page).unwrap();
     assert!(page.contains("Incomplete: 5 of 12 runs have a result"));
 
@@ -49,16 +49,16 @@ fn an_interrupted_report_goes_on_where_it_stopped() {
     let torn = directory.path().join("raw/001-00002.json");
     let text = fs::read(&torn).unwrap();
     fs::write(&torn, &text[..text.len() / 2]).unwrap();
-    let mut bed = Synthetic::default();
-    let done = report(&plan(PLAN), &request(directory.path(), true), &mut bed).unwrap();
+    let mut testbed = Synthetic::default();
+    let done = report(&plan(PLAN), &request(directory.path(), true), &mut testbed).unwrap();
     assert_eq!((done.measured, done.total), (12, 12));
-    let order: Vec<usize> = bed.ran.iter().map(|(_, row)| *row).collect();
+    let order: Vec<usize> = testbed.ran.iter().map(|(_, row)| *row).collect();
     assert_eq!(order, [2, 1, 2, 3, 0, 1, 2, 3]);
     assert!(!fs::read_to_string(&done.page).unwrap().contains("Incomplete"));
 
-    let mut bed = Synthetic::default();
-    report(&plan(PLAN), &request(directory.path(), true), &mut bed).unwrap();
-    assert!(bed.ran.is_empty(), "all is there");
+    let mut testbed = Synthetic::default();
+    report(&plan(PLAN), &request(directory.path(), true), &mut testbed).unwrap();
+    assert!(testbed.ran.is_empty(), "all is there");
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn a_report_is_not_mixed_with_another() {
 #[test]
 fn a_row_that_fails_is_reported_and_retried() {
     let directory = folder();
-    let mut bed = Synthetic { failing: vec![2], ..Synthetic::default() };
-    let done = report(&plan(PLAN), &request(directory.path(), false), &mut bed).unwrap();
+    let mut testbed = Synthetic { failing: vec![2], ..Synthetic::default() };
+    let done = report(&plan(PLAN), &request(directory.path(), false), &mut testbed).unwrap();
     assert_eq!((done.measured, done.total, done.failed.len()), (9, 12, 1));
     assert!(
         done.failed[0].contains("ours, scheduling: free, random read")
@@ -85,18 +85,18 @@ fn a_row_that_fails_is_reported_and_retried() {
     );
     let page = fs::read_to_string(&done.page).unwrap();
     assert!(page.contains("address in use &lt;port 1&gt;") && !page.contains("<port 1>"));
-    let mut bed = Synthetic::default();
-    let done = report(&plan(PLAN), &request(directory.path(), true), &mut bed).unwrap();
-    assert_eq!((bed.ran.len(), done.measured, done.failed.len()), (3, 12, 0));
+    let mut testbed = Synthetic::default();
+    let done = report(&plan(PLAN), &request(directory.path(), true), &mut testbed).unwrap();
+    assert_eq!((testbed.ran.len(), done.measured, done.failed.len()), (3, 12, 0));
 }
 
 #[test]
 fn what_cannot_start_is_reported_before_anything_runs() {
     let directory = folder();
     let unready = vec!["tgt: no package; apt-get install tgt".to_string()];
-    let mut bed = Synthetic { unready: unready.clone(), ..Synthetic::default() };
-    assert_eq!(report(&plan(PLAN), &request(directory.path(), false), &mut bed), Err(unready));
-    assert!(bed.ran.is_empty());
+    let mut testbed = Synthetic { unready: unready.clone(), ..Synthetic::default() };
+    assert_eq!(report(&plan(PLAN), &request(directory.path(), false), &mut testbed), Err(unready));
+    assert!(testbed.ran.is_empty());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use bench::job::{Job, Style};
 use bench::result::{CoreLoad, Cpu, Latency, RunResult, Sample, Stream};
-use report::{Bed, Direction, Fact, Kind, Measured, Outcome, Plan, Position, Progress, Row};
+use report::{Direction, Fact, Kind, Measured, Outcome, Plan, Position, Progress, Row, Testbed};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ pub struct Synthetic {
     pub unready: Vec<String>,
 }
 
-impl Bed for Synthetic {
+impl Testbed for Synthetic {
     fn prepare(&mut self, _: &[Row]) -> Result<Vec<Fact>, Vec<String>> {
         if self.unready.is_empty() { Ok(vec![Fact::new("tgt", "1.0.85")]) } else { Err(self.unready.clone()) }
     }

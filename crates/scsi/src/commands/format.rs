@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_failed_or_was_cut_off_is_made_good_by_another_one() {
+    fn a_format_that_failed_or_was_interrupted_is_repaired_by_another() {
         let mut bench = bench();
         bench.failure = Some(StoreError::WriteFailed);
         bench.read(FORMAT).assert_check(0x3, 0x3101);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sanitize_left_half_done_is_not_formatted_away() {
+    fn an_interrupted_sanitize_is_not_cleared_by_format() {
         let mut bench = bench();
         bench.failure = Some(StoreError::WriteFailed);
         bench.read(SanitizeBlockErase::default()).assert_check(0x3, 0x3103);

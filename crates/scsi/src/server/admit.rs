@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_transfer_is_judged_as_if_nobody_had_asked() {
+    fn commands_that_are_not_transfers_take_the_general_path() {
         let mut bench = Bench::new();
         let len = BLOCK as u32;
         bench.nexuses[0].establish(UnitAttention::Reset);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_only_judged_has_no_effect() {
+    fn a_command_that_is_only_checked_has_no_effect() {
         let mut bench = Bench::new();
         let progress: Arc<Progress> = Arc::default();
         bench.nexuses[0].copies.begin(1, &progress).unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_only_read_changes_nothing_for_others() {
+    fn a_read_only_initiator_changes_nothing_for_others() {
         let mut bench = with_reader();
         for reserve in [Cdb::from(Reserve6::default()), Cdb::from(Reserve10::default())] {
             bench.read(reserve).assert_check(0x7, 0x2700);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_out_of_the_mask_list_gets_no_answer() {
+    fn a_host_that_is_not_on_the_mask_list_gets_no_answer() {
         let mut bench = Bench::with_ata();
         let [first, second] = MACS;
         let listed = edit(&mut bench, ATA, &[add(first), add(first)]);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_before_there_were_exports_is_still_read() {
+    fn state_saved_before_there_were_exports_is_still_read() {
         let mut bench = Bench::with_ata();
         let from = bench.nexuses[0].identity();
         bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: true } });
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_bytes_of_any_length_and_count_are_judged() {
+    fn saved_state_of_any_length_and_count_is_validated() {
         let sealed = |config: usize, masks: usize| {
             let mut bytes = Export::MAGIC.to_vec();
             encoding::push_sized(&mut bytes, &vec![1; config]);

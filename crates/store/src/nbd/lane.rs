@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering;
 use wire::Span;
 
 /// Tags after that of the calls' mailbox: something has arrived, and there is room to send.
-const COME: u64 = 1;
+const INPUT: u64 = 1;
 const ROOM: u64 = 2;
 
 pub(super) struct NbdLane {
     calls: CallLane<NbdStore>,
     tags: Tag,
     /// The socket that is watched for input.
-    come: Option<Arc<Socket>>,
+    watched_input: Option<Arc<Socket>>,
     /// The same for room to send.
     room: Option<Arc<Socket>>,
     is_closing: bool,
@@ -27,7 +27,13 @@ pub(super) struct NbdLane {
 
 impl NbdLane {
     pub(super) fn new(store: Arc<NbdStore>, tags: Tag) -> NbdLane {
-        NbdLane { calls: CallLane::new(store, tags), tags, come: None, room: None, is_closing: false }
+        NbdLane {
+            calls: CallLane::new(store, tags),
+            tags,
+            watched_input: None,
+            room: None,
+            is_closing: false,
+        }
     }
 
     fn tag(&self, kind: u64) -> Tag {
@@ -38,9 +44,9 @@ impl NbdLane {
     /// reports that soon.
     fn watch<I: Io>(&mut self, io: &mut I, watched: Option<Watched>) {
         let Some(Watched { socket, wants_room }) = watched.filter(|_| !self.is_closing) else { return };
-        if self.come.is_none() && self.calls.awaits_answers() {
-            io.watch(Handle(socket.as_raw_fd()), self.tag(COME));
-            self.come = Some(socket.clone());
+        if self.watched_input.is_none() && self.calls.awaits_answers() {
+            io.watch(Handle(socket.as_raw_fd()), self.tag(INPUT));
+            self.watched_input = Some(socket.clone());
         }
         if self.room.is_none() && wants_room {
             io.watch_room(Handle(socket.as_raw_fd()), self.tag(ROOM));
@@ -49,7 +55,7 @@ impl NbdLane {
     }
 
     /// Receives and sends for all lanes, and takes what is for this one.
-    fn attend<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
+    fn drive_connection<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         self.calls.store.connection.pump();
         self.calls.receive(io, done);
         // An answer may have been followed by the next call of its operation.
@@ -70,11 +76,11 @@ impl<I: Io> Lane<I> for NbdLane {
 
     fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
         match completion.tag.0 - self.tags.0 {
-            COME => self.come = None,
+            INPUT => self.watched_input = None,
             ROOM => self.room = None,
             _ => self.calls.completed(io, completion, done),
         }
-        self.attend(io, done);
+        self.drive_connection(io, done);
     }
 
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
@@ -89,7 +95,7 @@ impl<I: Io> Lane<I> for NbdLane {
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         self.calls.tick(io, done);
         self.calls.store.connection.tick();
-        self.attend(io, done);
+        self.drive_connection(io, done);
     }
 
     fn wants_ticks(&self) -> bool {
@@ -114,11 +120,11 @@ impl<I: Io> Lane<I> for NbdLane {
 
     fn close(&mut self, io: &mut I) -> bool {
         self.is_closing = true;
-        for (watched, kind) in [(&self.come, COME), (&self.room, ROOM)] {
+        for (watched, kind) in [(&self.watched_input, INPUT), (&self.room, ROOM)] {
             if watched.is_some() {
                 io.unwatch(self.tag(kind));
             }
         }
-        self.calls.close(io) && self.come.is_none() && self.room.is_none()
+        self.calls.close(io) && self.watched_input.is_none() && self.room.is_none()
     }
 }

@@ -235,7 +235,7 @@ mod soak {
     }
 
     #[test]
-    fn an_object_is_changed_by_who_knows_its_version_and_those_who_watch_it_are_notified() {
+    fn an_object_is_changed_only_with_its_version_and_its_watchers_are_notified() {
         let ceph = Ceph::start();
         let pool = Pool::open(&place(&ceph.conf())).expect("it opens");
         assert_eq!(pool.read("state"), Ok(None));

@@ -93,7 +93,7 @@ mod soak {
     }
 
     #[test]
-    fn who_lets_go_of_the_lock_on_request_is_not_shut_out() {
+    fn a_gateway_that_releases_the_lock_on_request_is_not_fenced() {
         let ceph = Ceph::start();
         ceph.create("disk", 64 * MIB);
         let image = format!("{POOL}/disk");

@@ -31,12 +31,12 @@ impl Ceph {
     }
 
     /// The same, with data that survives a restart of its OSD.
-    pub fn lasting() -> Ceph {
-        Ceph::lasting_at(Ipv4Addr::LOCALHOST)
+    pub fn persistent() -> Ceph {
+        Ceph::persistent_at(Ipv4Addr::LOCALHOST)
     }
 
     /// The same at an address that other machines reach.
-    pub fn lasting_at(address: Ipv4Addr) -> Ceph {
+    pub fn persistent_at(address: Ipv4Addr) -> Ceph {
         Ceph::on("bluestore", false, address)
     }
 

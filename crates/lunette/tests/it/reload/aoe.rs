@@ -1,7 +1,7 @@
 //! Interfaces that serve AoE, and AoE addresses of LUNs, which change while a daemon serves.
 
 use super::ask;
-use crate::support::aoe::{ATA, Guest, SECTOR, write};
+use crate::support::aoe::{ATA, AoeInitiator, SECTOR, write};
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
 use crate::support::load::Load;
@@ -71,7 +71,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     let place = Place::new(&text(TARGET, "aoe = \"1.1\"", SPARE));
     let daemon = serve(&network, &place.file());
     let mut load = Load::within(&network.initiator, &daemon.lun(0).to_string(), &["--iodepth", "32"]);
-    load.get_on();
+    load.wait_for_progress();
 
     // It is added, and its units announce themselves.
     let listener = network.initiator.inside(|| crate::support::net::Port::open(INTERFACE));
@@ -79,8 +79,8 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     assert!(done.contains("serve AoE on aoe0\n1 step applied."), "{done}");
     let announced = listener.receive(std::time::Duration::from_secs(60)).expect("an announcement");
     assert_eq!((&announced[..6], &announced[16..19]), (&[0xFF; 6][..], &[0, 1, 1][..]));
-    let mut guest = Guest::find(&network.initiator, 1, 1);
-    let mut witness = Guest::find(&network.initiator, 1, 1);
+    let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
+    let mut witness = AoeInitiator::find(&network.initiator, 1, 1);
     witness.mac = WITNESS;
     guest.write(3, &[1; SECTOR]).expect("WRITE SECTORS");
 
@@ -99,7 +99,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     place.must(&with("1.2", ""));
     let late = guest.frame(ATA, &write(3, &[4; SECTOR]));
     guest.send(&late);
-    let mut moved = Guest::find(&network.initiator, 1, 2);
+    let mut moved = AoeInitiator::find(&network.initiator, 1, 2);
     assert_eq!(moved.read(3, 1), Ok(vec![3; SECTOR]));
     let kept = with("1.1", "").replace("name = \"kept\"", "name = \"kept\"\naoe = \"1.1\"");
     place.must(&kept.replace("ram = \"1M\"\naoe = \"1.1\"", "ram = \"1M\""));
@@ -114,7 +114,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     guest.send(&lost);
     place.must(&with("1.1", ""));
     assert_eq!(guest.read(3, 1), Ok(vec![3; SECTOR]));
-    load.get_on();
+    load.wait_for_progress();
     load.stop();
     let log = daemon.stop();
     for why in ["its address is no longer served", "its unit was removed", "AoE is no longer served"] {

@@ -44,7 +44,7 @@ fn reload_under_load(count: usize) {
     let urls = [over(0), over(1), over(2), format!("aoe://{INTERFACE}/1.1")];
     let options = ["--bs", "4K", "--iodepth", "32", "--size", "8M"];
     let mut loads = urls.map(|url| Load::within(&network.initiator, &url, &options));
-    loads.iter_mut().for_each(Load::get_on);
+    loads.iter_mut().for_each(Load::wait_for_progress);
 
     let watcher = network.initiator.inside(|| Initiator::login(&daemon.lun(0), &Login::named("watcher")));
     let mut watcher = watcher.expect("login");
@@ -58,7 +58,7 @@ fn reload_under_load(count: usize) {
         assert_eq!(numbers(&mut watcher), taken);
         loads.iter_mut().for_each(Load::assert_running);
     }
-    loads.iter_mut().for_each(Load::get_on);
+    loads.iter_mut().for_each(Load::wait_for_progress);
     loads.into_iter().for_each(Load::stop);
     daemon.stop();
 }

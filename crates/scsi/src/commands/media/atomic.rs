@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn compare_and_write_is_as_long_as_the_store_can_or_does_not_exist() {
+    fn the_limit_of_compare_and_write_is_the_stores() {
         let mut bench = Bench::new();
         let with = |bench: &mut Bench, compare_write_bytes_max| {
             let traits = Traits { compare_write_bytes_max, ..bench.view.policy.traits };

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_judged_as_any_command_of_its_nexus() {
+    fn a_pass_through_command_is_checked_like_any_other() {
         let mut bench = Bench::with_ata();
         let write = Registers::new(Command::WriteDmaExt, 0, 1);
         bench.ask(HomeRequest::Reset { from: None });

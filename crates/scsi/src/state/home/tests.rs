@@ -113,7 +113,7 @@ fn what_cannot_be_kept_is_undone() {
 }
 
 #[test]
-fn what_is_configured_anew_is_reported_once_by_what_has_it() {
+fn a_changed_configuration_is_reported_once_by_its_unit_attentions() {
     use UnitAttention::{CapacityChanged, InquiryChanged, ModeChanged};
     type Change = fn(&mut Unit);
     let changes: [(Change, &[UnitAttention]); 6] = [

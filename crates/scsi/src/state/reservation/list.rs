@@ -135,17 +135,17 @@ mod tests {
         [read, write].map(|outcome| outcome.ending.status)
     }
 
-    const LET_IN: [Status; 2] = [Status::Good; 2];
-    const SHUT_OUT: [Status; 2] = [Status::ReservationConflict; 2];
+    const ALLOWED: [Status; 2] = [Status::Good; 2];
+    const CONFLICTS: [Status; 2] = [Status::ReservationConflict; 2];
     const CONFLICT: Status = Status::ReservationConflict;
 
     #[test]
-    fn only_who_is_listed_is_let_in() {
+    fn only_listed_hosts_have_access() {
         let mut bench = bench();
         assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS[..1]), Status::Good);
-        assert_eq!(moves(&mut bench, ATA), LET_IN);
+        assert_eq!(moves(&mut bench, ATA), ALLOWED);
         for nexus in [SCSI, SECOND, OTHER] {
-            assert_eq!(moves(&mut bench, nexus), SHUT_OUT, "nexus {nexus}");
+            assert_eq!(moves(&mut bench, nexus), CONFLICTS, "nexus {nexus}");
         }
         assert_eq!(bench.order(OTHER, OrderKind::ReadReserve, &[]).assert_good().data, MACS[0].as_bytes());
         bench.ata(OTHER, Registers::new(Command::IdentifyDevice, 0, 1), &[]).assert_good();
@@ -169,17 +169,17 @@ mod tests {
         assert_eq!(set(&mut bench, OTHER, OrderKind::SetReserve, &MACS), CONFLICT);
         assert_eq!(set(&mut bench, OTHER, OrderKind::SetReserve, &[]), CONFLICT);
         assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS), Status::Good);
-        assert_eq!((moves(&mut bench, ATA), moves(&mut bench, OTHER)), (LET_IN, LET_IN));
+        assert_eq!((moves(&mut bench, ATA), moves(&mut bench, OTHER)), (ALLOWED, ALLOWED));
         assert_eq!(set(&mut bench, OTHER, OrderKind::SetReserve, &[]), Status::Good);
         for nexus in [SCSI, SECOND, ATA, OTHER] {
-            assert_eq!(moves(&mut bench, nexus), LET_IN);
+            assert_eq!(moves(&mut bench, nexus), ALLOWED);
         }
         assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS[1..]), Status::Good, "of others");
-        assert_eq!((moves(&mut bench, ATA), moves(&mut bench, OTHER)), (SHUT_OUT, LET_IN));
+        assert_eq!((moves(&mut bench, ATA), moves(&mut bench, OTHER)), (CONFLICTS, ALLOWED));
     }
 
     #[test]
-    fn force_ends_the_commands_of_whom_it_shuts_out() {
+    fn force_reserve_aborts_the_commands_of_excluded_hosts() {
         let mut bench = bench();
         assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS[..1]), Status::Good);
         assert!(bench.published.take().unwrap().aborts.is_empty());
@@ -189,10 +189,10 @@ mod tests {
         let victims: Vec<bool> = bench.nexuses.iter().map(|nexus| who.includes(nexus)).collect();
         assert_eq!(victims, [true, true, true, false]);
         assert_eq!(bench.nexuses[SCSI].attentions, [UnitAttention::CommandsCleared]);
-        assert_eq!(moves(&mut bench, ATA), SHUT_OUT);
+        assert_eq!(moves(&mut bench, ATA), CONFLICTS);
         assert_eq!(set(&mut bench, ATA, OrderKind::ForceReserve, &[]), Status::Good);
         assert!(bench.published.take().unwrap().aborts.is_empty());
-        assert_eq!(moves(&mut bench, SCSI), LET_IN);
+        assert_eq!(moves(&mut bench, SCSI), ALLOWED);
     }
 
     #[test]
@@ -209,11 +209,11 @@ mod tests {
         assert_eq!(bench.run(SCSI, RESERVE6, &[], 0).ending.status, CONFLICT);
         let second = bench.nexuses[SECOND].identity();
         assert_eq!(bench.ask(HomeRequest::Reserve(second)), HomeReply::Conflict);
-        assert_eq!(moves(&mut bench, ATA), LET_IN);
+        assert_eq!(moves(&mut bench, ATA), ALLOWED);
     }
 
     #[test]
-    fn who_is_registered_takes_the_list_away_by_clear_and_by_preempt() {
+    fn a_registrant_removes_the_reserve_list_by_clear_and_by_preempt() {
         const CLEAR: u8 = 3;
         const PREEMPT: u8 = 4;
         const PREEMPT_AND_ABORT: u8 = 5;
@@ -222,14 +222,14 @@ mod tests {
             register(&mut bench, SCSI, KEY);
             assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS[..1]), Status::Good);
             assert_eq!(order(&mut bench, SECOND, action, WRITE_EXCLUSIVE, KEY, KEY), CONFLICT);
-            assert_eq!(moves(&mut bench, SCSI), SHUT_OUT);
+            assert_eq!(moves(&mut bench, SCSI), CONFLICTS);
             assert_eq!(order(&mut bench, SCSI, action, WRITE_EXCLUSIVE, KEY, KEY), Status::Good);
             let aborts = bench.published.take().unwrap().aborts;
             let is_ended = |nexus: usize| aborts.iter().any(|(who, _)| who.includes(&bench.nexuses[nexus]));
             let ended: Vec<usize> = (0..4).filter(|nexus| is_ended(*nexus)).collect();
             assert_eq!(ended, if action == PREEMPT_AND_ABORT { vec![ATA] } else { vec![] });
             for nexus in [SCSI, SECOND, ATA, OTHER] {
-                assert_eq!(moves(&mut bench, nexus), LET_IN);
+                assert_eq!(moves(&mut bench, nexus), ALLOWED);
             }
         }
     }
@@ -239,7 +239,7 @@ mod tests {
         for (kind, expected) in [
             (WRITE_EXCLUSIVE, [Status::Good, CONFLICT]),
             (WRITE_REGISTRANTS, [Status::Good, CONFLICT]),
-            (EXCLUSIVE_ACCESS, SHUT_OUT),
+            (EXCLUSIVE_ACCESS, CONFLICTS),
         ] {
             let mut bench = bench();
             register(&mut bench, SCSI, KEY);
@@ -248,7 +248,7 @@ mod tests {
             assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS), CONFLICT);
             assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &[]), CONFLICT);
             assert_eq!(order(&mut bench, SCSI, 2, kind, KEY, 0), Status::Good);
-            assert_eq!(moves(&mut bench, ATA), LET_IN);
+            assert_eq!(moves(&mut bench, ATA), ALLOWED);
         }
     }
 
@@ -264,9 +264,9 @@ mod tests {
                 bench.nexuses[nexus].attentions.contains(&UnitAttention::ReservationsPreempted)
             };
             assert_eq!((is_notified(SCSI), is_notified(SECOND)), (true, both_had_it));
-            assert_eq!((moves(&mut bench, SCSI), moves(&mut bench, ATA)), (SHUT_OUT, LET_IN));
+            assert_eq!((moves(&mut bench, SCSI), moves(&mut bench, ATA)), (CONFLICTS, ALLOWED));
             assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &[]), Status::Good);
-            assert_eq!(moves(&mut bench, OTHER), LET_IN, "the reservation does not come back");
+            assert_eq!(moves(&mut bench, OTHER), ALLOWED, "the reservation does not come back");
             assert_eq!(order(&mut bench, SCSI, 1, kind, KEY, 0), Status::Good, "registrations have stayed");
         }
     }
@@ -275,12 +275,12 @@ mod tests {
     fn force_takes_the_reservation_of_reserve_away() {
         let mut bench = bench();
         bench.run(SCSI, RESERVE6, &[], 0).assert_good();
-        assert_eq!(moves(&mut bench, ATA), SHUT_OUT);
+        assert_eq!(moves(&mut bench, ATA), CONFLICTS);
         assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS[..1]), CONFLICT);
         assert_eq!(set(&mut bench, ATA, OrderKind::ForceReserve, &MACS[..1]), Status::Good);
         assert!(bench.nexuses[SCSI].attentions.contains(&UnitAttention::ReservationsPreempted));
         assert!(!bench.nexuses[SECOND].attentions.contains(&UnitAttention::ReservationsPreempted));
-        assert_eq!((moves(&mut bench, SCSI), moves(&mut bench, ATA)), (SHUT_OUT, LET_IN));
+        assert_eq!((moves(&mut bench, SCSI), moves(&mut bench, ATA)), (CONFLICTS, ALLOWED));
     }
 
     #[test]
@@ -291,6 +291,6 @@ mod tests {
         assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS[..1]), Status::Good);
         assert!(saved.is_some() && bench.published.take().unwrap().persist.is_none());
         bench.ask(HomeRequest::Reset { from: None });
-        assert_eq!((moves(&mut bench, SCSI), moves(&mut bench, ATA)), (SHUT_OUT, LET_IN));
+        assert_eq!((moves(&mut bench, SCSI), moves(&mut bench, ATA)), (CONFLICTS, ALLOWED));
     }
 }

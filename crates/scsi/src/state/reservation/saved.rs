@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back() {
+    fn saved_state_is_restored() {
         for kind in Kind::ALL {
             let table = table(3, Some((kind, 1)));
             let running = Table { generation: 7, ..table.clone() };

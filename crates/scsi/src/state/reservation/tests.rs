@@ -119,7 +119,7 @@ fn attentions(bench: &mut Bench, nexus: usize) -> Vec<UnitAttention> {
 /// SPC-4 tables 64 and 65, and SBC-3 table 13: type by holder, registrant and other nexuses, by read and
 /// write.
 #[test]
-fn who_may_read_and_write_under_which_type() {
+fn each_reservation_type_grants_its_reads_and_writes() {
     let all = (true, true);
     let (read, none) = ((true, false), (false, false));
     for (kind, registrant, stranger) in
@@ -144,7 +144,7 @@ fn who_may_read_and_write_under_which_type() {
 }
 
 #[test]
-fn keys_are_registered_changed_and_taken_back() {
+fn keys_are_registered_changed_and_unregistered() {
     let mut bench = bench();
     assert_eq!(order(&mut bench, 0, REGISTER, 0, 0, 0), Status::Good);
     assert_eq!(order(&mut bench, 0, REGISTER, 0, 5, FIRST), Status::ReservationConflict);
@@ -505,7 +505,7 @@ fn reserve_beside_registrations() {
 }
 
 #[test]
-fn whom_preempt_and_abort_ends_prevents_no_removal_any_more() {
+fn preempt_and_abort_ends_the_victims_prevention_of_removal() {
     for (action, prevented) in [(PREEMPT, true), (PREEMPT_AND_ABORT, false)] {
         let mut bench = bench();
         register(&mut bench, &[FIRST, SECOND]);
@@ -518,7 +518,7 @@ fn whom_preempt_and_abort_ends_prevents_no_removal_any_more() {
 }
 
 #[test]
-fn nothing_is_kept_without_a_place_to_keep_it() {
+fn nothing_is_saved_without_a_place_to_save_it() {
     let mut bench = bench();
     Arc::make_mut(&mut bench.view.unit).ptpl_capable = false;
     bench.home = crate::state::home::Home::new(bench.view.unit.clone(), bench.view.policy.traits);

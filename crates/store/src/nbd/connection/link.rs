@@ -72,7 +72,7 @@ pub(super) struct Link {
     pub(super) has_answered: bool,
     pub(super) since: Instant,
     /// When something was last received, or requested while nothing was outstanding.
-    heard: Instant,
+    last_received: Instant,
 }
 
 impl Link {
@@ -93,7 +93,7 @@ impl Link {
             is_ending: false,
             has_answered: false,
             since: Instant::now(),
-            heard: Instant::now(),
+            last_received: Instant::now(),
         }
     }
 
@@ -131,7 +131,7 @@ impl Link {
             return None;
         }
         let is_idle = self.machine.open() == 0;
-        let is_silent = now.saturating_duration_since(self.heard) >= patience;
+        let is_silent = now.saturating_duration_since(self.last_received) >= patience;
         match self.fault {
             Some(_) => Some("the server violates the NBD protocol"),
             None if is_idle && self.is_ending => Some("the server is being shut down"),
@@ -172,7 +172,7 @@ impl Link {
             Work::CompareAndWrite { .. } | Work::Flush => return Err(call),
         };
         if self.machine.open() == 0 {
-            self.heard = Instant::now();
+            self.last_received = Instant::now();
         }
         let Some(slot) = self.machine.begin(command, flags, range, &mut self.out) else { return Err(call) };
         match command {
@@ -214,7 +214,7 @@ impl Link {
         match self.stream.read(&mut self.staging[self.end..]) {
             Ok(0) => Received::End { reason: "the server has closed it".to_owned(), is_settled: true },
             Ok(bytes) => {
-                (self.heard, self.end) = (Instant::now(), self.end + bytes);
+                (self.last_received, self.end) = (Instant::now(), self.end + bytes);
                 self.take(bytes)
             }
             Err(error) => failed(&error),

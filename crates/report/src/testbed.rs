@@ -5,8 +5,8 @@ use bench::job::Job;
 use bench::result::{RunResult, Sample};
 use serde::{Deserialize, Serialize};
 
-/// Starts targets and measures them. The real one is [`crate::ProcessBed`]; tests fake results.
-pub trait Bed {
+/// Starts targets and measures them. The real one is [`crate::ProcessTestbed`]; tests fake results.
+pub trait Testbed {
     /// Checks that all rows can run, installs what they need, and returns facts about that for the reader.
     ///
     /// # Errors
