@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_redirected_to_another_address_of_the_same_portal_is_not_redirected_again() {
+    fn a_login_redirected_to_another_address_of_the_same_portal_is_not_redirected_again() {
         let login = |keys: &str, to: &str| {
             let text = format!(
                 "portal = [{{ listen = '0.0.0.0:3260', redirect = '192.0.2.1:3260', {keys} }}]

@@ -87,7 +87,7 @@ pub(crate) enum Due {
     Count,
     /// All cores have reported the last window, and some core was much less loaded: check whether a session
     /// should move.
-    Judge,
+    Decide,
 }
 
 impl Meter {
@@ -106,7 +106,7 @@ impl Meter {
                 return Due::Nothing;
             }
             if board.has_drifted(me, window - 1) {
-                return Due::Judge;
+                return Due::Decide;
             }
             self.streak = 0;
             return Due::Nothing;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_helps_nobody_is_not_done() {
+    fn moves_that_improve_nothing_are_not_made() {
         // One session that fills its core, alone or with others of negligible load.
         assert_eq!(choose(0, &[1000, 0], &sessions(&[1], &[0, 1])), None);
         assert_eq!(choose(0, &[1000, 0], &sessions(&[1000, 1, 1], &[0, 1])), None);
@@ -199,7 +199,7 @@ mod tests {
     proptest! {
         /// Whatever the load, moves come to an end and leave no core busier than the busiest was.
         #[test]
-        fn moves_come_to_an_end(works in prop::collection::vec((1u64..300, 0usize..3), 1..20)) {
+        fn moves_converge(works in prop::collection::vec((1u64..300, 0usize..3), 1..20)) {
             let mut works = works;
             let load_of = |works: &[(u64, usize)]| -> Vec<u64> {
                 let on = |core: usize| works.iter().filter(move |(_, at)| *at == core).map(|(work, _)| work);
@@ -230,7 +230,7 @@ mod tests {
         for quarter in 0..40u32 {
             let now = Time(0).after(WINDOW / 4 * quarter);
             idle.tick(now, || Duration::ZERO, &board, 1);
-            if busy.tick(now, || (WINDOW / 4 * quarter).mul_f64(0.9), &board, 0) == Due::Judge
+            if busy.tick(now, || (WINDOW / 4 * quarter).mul_f64(0.9), &board, 0) == Due::Decide
                 && let Some(choice) = busy.choose_move(&board, 0, &two)
             {
                 moves.push((quarter / 4, choice));

@@ -4,7 +4,7 @@
 use crate::ledger::Ledger;
 use crate::message::{InterfaceMessage, Message};
 use crate::meters::UnitMeter;
-use crate::served::{Door, Named, Parts, Segment, Served, warn_of_blocks};
+use crate::served::{Endpoint, Named, Parts, Segment, Served, warn_of_blocks};
 use crate::state::files::Files;
 use crate::stores::Opened;
 use crate::units::{self, NewUnit, SLOT_BITS, slot};
@@ -167,7 +167,7 @@ impl<I: Io> Changes<I> {
             slots: vec![Slot { is_taken: true, generation: 0 }; served.units.len()],
             units,
             next_target: served.targets.len(),
-            next_portal: served.doors.len(),
+            next_portal: served.endpoints.len(),
             next_segment: served.segments.len(),
             rounds: VecDeque::new(),
             lines: None,
@@ -237,7 +237,7 @@ impl<I: Io> Changes<I> {
             return Err(format!("{option} takes effect at the next start only"));
         }
         let config = step.after(&self.config, to);
-        let (comes, goes) = match step {
+        let (adds, removes) = match step {
             StepOfChange::AddLun(name) => {
                 let lun = config.luns.iter().find(|lun| lun.name == *name);
                 self.is_new(lun.ok_or_else(|| format!("there is no LUN {name} to add"))?, None)?;
@@ -270,8 +270,8 @@ impl<I: Io> Changes<I> {
             }
             _ => (None, None),
         };
-        let mut plan = self.plan_of(config, comes, goes);
-        self.plan_doors(step, &mut plan);
+        let mut plan = self.plan_of(config, adds, removes);
+        self.plan_endpoints(step, &mut plan);
         if let StepOfChange::AddInterface(name) = step {
             plan.attaches = plan.config.aoe.iter().position(|interface| interface.name == *name);
         }
@@ -281,27 +281,27 @@ impl<I: Io> Changes<I> {
         Ok(plan)
     }
 
-    /// The plan for a configuration in which the LUN named `comes` is new, and the one at `goes` is removed.
-    fn plan_of(&self, config: Config, comes: Option<&str>, goes: Option<usize>) -> Plan {
+    /// The plan for a configuration in which the LUN named `adds` is new, and the one at `removes` is removed.
+    fn plan_of(&self, config: Config, adds: Option<&str>, removes: Option<usize>) -> Plan {
         let mut served = config.clone();
         served.srp_guid = self.served.config.srp_guid;
         for lun in &mut served.luns {
-            if let Some(index) = self.served.find(&lun.name).filter(|_| comes != Some(&lun.name)) {
+            if let Some(index) = self.served.find(&lun.name).filter(|_| adds != Some(&lun.name)) {
                 as_found(lun, &self.served.config.luns[index]);
             }
         }
-        let comes = comes.and_then(|name| config.luns.iter().position(|lun| lun.name == name));
-        let doors = self.served.doors.clone();
-        Plan { config, served, comes, goes, changes: None, doors, opens: None, attaches: None }
+        let adds = adds.and_then(|name| config.luns.iter().position(|lun| lun.name == name));
+        let endpoints = self.served.endpoints.clone();
+        Plan { config, served, adds, removes, changes: None, endpoints, opens: None, attaches: None }
     }
 
     /// The listeners of the portals, as [`StepOfChange::after`] has them.
-    fn plan_doors(&self, step: &StepOfChange, plan: &mut Plan) {
+    fn plan_endpoints(&self, step: &StepOfChange, plan: &mut Plan) {
         let now = &self.config.portals;
         match step {
             StepOfChange::RemovePortal(address) => {
                 if let Some(index) = now.iter().rposition(|portal| portal.listen == *address) {
-                    plan.doors.remove(index);
+                    plan.endpoints.remove(index);
                 }
             }
             StepOfChange::AddPortal(_) if plan.config.portals.len() > now.len() => {
@@ -310,7 +310,7 @@ impl<I: Io> Changes<I> {
             StepOfChange::ChangePortal(_) => {
                 let is_other = |(before, after): (&Portal, &Portal)| before.rdma != after.rdma;
                 let index = now.iter().zip(&plan.config.portals).position(is_other);
-                plan.opens = index.map(|index| (index, plan.doors[index].number));
+                plan.opens = index.map(|index| (index, plan.endpoints[index].number));
             }
             _ => {}
         }
@@ -325,25 +325,25 @@ impl<I: Io> Changes<I> {
         &self,
         plan: Plan,
         opened: Option<&Opened<I>>,
-        door: Option<Door>,
+        endpoint: Option<Endpoint>,
         lines: Vec<I::Line>,
         files: &dyn Files,
     ) -> Result<Prepared<I>, String> {
-        let Plan { config, served, comes, goes, changes, mut doors, opens, attaches } = plan;
-        let come = comes.map(|_| self.next_number()).transpose()?;
-        let number = |(index, lun): (usize, &Lun)| match come {
-            Some(number) if comes == Some(index) => number,
+        let Plan { config, served, adds, removes, changes, mut endpoints, opens, attaches } = plan;
+        let added = adds.map(|_| self.next_number()).transpose()?;
+        let number = |(index, lun): (usize, &Lun)| match added {
+            Some(number) if adds == Some(index) => number,
             Some(_) | None => {
                 let before = self.served.find(&lun.name).expect("what does not come was there before");
                 self.served.units[before]
             }
         };
         let units: Vec<u32> = served.luns.iter().enumerate().map(number).collect();
-        if let (Some((index, _)), Some(door)) = (opens, door) {
-            let door = Arc::new(door);
-            match doors.get_mut(index) {
-                Some(place) => *place = door,
-                None => doors.push(door),
+        if let (Some((index, _)), Some(endpoint)) = (opens, endpoint) {
+            let endpoint = Arc::new(endpoint);
+            match endpoints.get_mut(index) {
+                Some(place) => *place = endpoint,
+                None => endpoints.push(endpoint),
             }
         }
         let named = |target: &Target| {
@@ -359,20 +359,20 @@ impl<I: Io> Changes<I> {
         let segments: Vec<Arc<Segment>> =
             served.aoe.iter().map(|interface| self.segment(interface)).collect();
         let lines = attaches.map(|index| (segments[index].clone(), lines));
-        let parts = Parts { config: served, units, targets, doors, segments, ledgers };
+        let parts = Parts { config: served, units, targets, endpoints, segments, ledgers };
         let served = self.served.next(parts);
         let mut ports = served.ports.of_luns();
         let (early, late) = self.configured(&served, &ports, changes);
         let mut unit = None;
         let mut fit = Ok(());
-        if let (Some(index), Some(number), Some(opened)) = (comes, come, opened) {
+        if let (Some(index), Some(number), Some(opened)) = (adds, added, opened) {
             warn_of_blocks(&served.config.luns[index]);
             let ports = ports.swap_remove(index);
             let (new, is_fit) = NewUnit::of(&served.config, index, number, opened, ports, files);
             (unit, fit) = (Some(new), is_fit);
         }
-        let gone = goes.map(|index| self.served.units[index]);
-        Ok(Prepared { config, served, unit, lines, early, late, gone, come, fit })
+        let gone = removes.map(|index| self.served.units[index]);
+        Ok(Prepared { config, served, unit, lines, early, late, gone, added, fit })
     }
 
     /// The segment of an interface that is to be served.
@@ -405,8 +405,8 @@ impl<I: Io> Changes<I> {
 
     /// Begins a prepared change.
     pub(crate) fn begin(&mut self, prepared: Prepared<I>) {
-        let Prepared { config, served, unit, lines, early, late, gone, come, .. } = prepared;
-        if let Some(number) = come {
+        let Prepared { config, served, unit, lines, early, late, gone, added, .. } = prepared;
+        if let Some(number) = added {
             let slot = slot(number);
             self.slots.resize(self.slots.len().max(slot + 1), Slot::default());
             self.slots[slot].is_taken = true;
@@ -414,7 +414,7 @@ impl<I: Io> Changes<I> {
         let numbers =
             |all: &[usize], next: usize| all.iter().map(|number| number + 1).max().unwrap_or(0).max(next);
         let targets: Vec<usize> = served.targets.iter().map(|target| target.number).collect();
-        let portals: Vec<usize> = served.doors.iter().map(|door| door.number).collect();
+        let portals: Vec<usize> = served.endpoints.iter().map(|endpoint| endpoint.number).collect();
         self.next_target = numbers(&targets, self.next_target);
         self.next_portal = numbers(&portals, self.next_portal);
         let segments: Vec<usize> = served.segments.iter().map(|segment| segment.number).collect();
@@ -508,7 +508,7 @@ impl<I: Io> Changes<I> {
     /// Continues without waiting for units and sessions that hang; they end in their own time. Later changes
     /// do not depend on them: a unit is released once nothing is in progress there, a home handles one
     /// request after another, and sessions' tasks hold what they need.
-    pub(crate) fn hasten(&mut self) -> Progress {
+    pub(crate) fn proceed_without_hung(&mut self) -> Progress {
         loop {
             let progress = self.poll();
             match self.awaited.pop_front() {
@@ -647,13 +647,13 @@ pub(crate) struct Plan {
     /// The same, completed with what only stores know.
     served: Config,
     /// The LUN that it adds.
-    comes: Option<usize>,
+    adds: Option<usize>,
     /// The LUN that it removes, among those served now.
-    goes: Option<usize>,
+    removes: Option<usize>,
     /// The unit whose LUN is reconfigured.
     changes: Option<u32>,
     /// The listeners of the portals, except the one to be opened.
-    doors: Vec<Arc<Door>>,
+    endpoints: Vec<Arc<Endpoint>>,
     /// The portal to be opened, by its index in the configuration, and its number.
     opens: Option<(usize, usize)>,
     /// The new interface, among those of the configuration.
@@ -662,8 +662,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// The new LUN; its store may add details.
-    pub(crate) fn comes(&mut self) -> Option<&mut Lun> {
-        self.comes.and_then(|index| self.served.luns.get_mut(index))
+    pub(crate) fn adds(&mut self) -> Option<&mut Lun> {
+        self.adds.and_then(|index| self.served.luns.get_mut(index))
     }
 
     /// The LUN that is reconfigured, with its unit's number.
@@ -675,9 +675,9 @@ impl Plan {
     }
 
     /// The portal to be opened, its number, and its present listener.
-    pub(crate) fn opens(&self) -> Option<(&Portal, usize, Option<&Arc<Door>>)> {
+    pub(crate) fn opens(&self) -> Option<(&Portal, usize, Option<&Arc<Endpoint>>)> {
         let (index, number) = self.opens?;
-        Some((self.served.portals.get(index)?, number, self.doors.get(index)))
+        Some((self.served.portals.get(index)?, number, self.endpoints.get(index)))
     }
 
     /// The new interface.
@@ -706,7 +706,7 @@ pub(crate) struct Prepared<I: Io> {
     /// The unit that is removed.
     pub(crate) gone: Option<u32>,
     /// The one that is added.
-    pub(crate) come: Option<u32>,
+    pub(crate) added: Option<u32>,
     /// Whether it can be served, given what its store reports.
     pub(crate) fit: Result<(), String>,
 }

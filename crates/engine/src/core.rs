@@ -427,7 +427,7 @@ impl<I: Io> Core<I> {
     #[inline(never)]
     fn message(&mut self, message: Message<I>) {
         match message {
-            Message::Adopt(migrant) => self.adopt(*migrant),
+            Message::Migrate(migrating) => self.accept_migrating(*migrating),
             Message::Arrive { portal, incoming } => self.arrive(portal, *incoming),
             #[cfg(test)]
             Message::Move { serial, to } => self.move_serial(serial, to),
@@ -445,8 +445,8 @@ impl<I: Io> Core<I> {
             Message::RoomMade { portal } => self.room_made(portal),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
-            Message::Forsaken { core, parked } => self.forsaken(core, parked),
-            Message::Quieten(requester) => self.quieten(requester),
+            Message::WaiterEnded { core, parked } => self.waiter_ended(core, parked),
+            Message::QuiesceNexus(requester) => self.quiesce_nexus(requester),
             Message::Quiet(requester) => self.function_quiet(requester),
             Message::DeviceFailed { name } => self.device_failed(&name),
             Message::CloseTarget { target, requester } => self.close_target(target, requester),

@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::meters::{CoreMeter, Meters};
 use crate::patience::Patience;
 use crate::registry::Registry;
-use crate::served::{Door, Served};
+use crate::served::{Endpoint, Served};
 use crate::sessions::Sessions;
 use crate::shared::Shared;
 use crate::state;
@@ -244,8 +244,8 @@ impl Daemon {
         let asked = config.clone();
         let sockets_end = prepare(&mut config)?;
         let srp_guid = config.srp_guid;
-        let doors = open_doors(&config, sockets)?;
-        let addresses = doors.iter().map(|door| door.address).collect();
+        let endpoints = bind_all(&config, sockets)?;
+        let addresses = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let sockets =
             open_interfaces(&config, packet::open).map_err(|error| StartError(format!("AoE on {error}")))?;
         let about = About::of(&config);
@@ -260,7 +260,7 @@ impl Daemon {
         let mailboxes = mailbox::mesh::<Message>(count)
             .map_err(|error| StartError(format!("mailboxes between cores: {error}")))?;
         let mail: Vec<Sender<Message>> = (0..count).map(|core| mailboxes[0].sender(core)).collect();
-        let (shared, served) = share(config, doors, sockets_end, jobs.clone(), events.clone());
+        let (shared, served) = share(config, endpoints, sockets_end, jobs.clone(), events.clone());
         let registry = shared.registry.clone();
         let housekeeper = start_housekeeper(&shared, &mail, work)?;
         let mut watches = Vec::new();
@@ -396,15 +396,15 @@ impl Drop for Daemon {
 /// What the cores of this configuration share, and the first snapshot that they serve.
 pub(crate) fn share<L: Line>(
     config: Config,
-    doors: Vec<Door>,
+    endpoints: Vec<Endpoint>,
     sockets_end: i32,
     housekeeper: mpsc::Sender<Job<L>>,
     events: Events,
 ) -> (Arc<Shared<L>>, Arc<Served>) {
     let count = config.cores.len();
     let registry = Arc::new(Registry::default());
-    let doors = doors.into_iter().map(Arc::new).collect();
-    let served = Arc::new(Served::first(config.clone(), doors, &registry));
+    let endpoints = endpoints.into_iter().map(Arc::new).collect();
+    let served = Arc::new(Served::first(config.clone(), endpoints, &registry));
     let shared = Shared {
         logins: Logins::new(config.logins_max),
         loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
@@ -484,7 +484,7 @@ fn sockets_end(config: &Config, limit: Option<u64>) -> i32 {
     i32::try_from(limit - reserved).unwrap_or(i32::MAX)
 }
 
-fn open_doors(config: &Config, mut given: Vec<(String, TcpListener)>) -> Result<Vec<Door>, StartError> {
+fn bind_all(config: &Config, mut given: Vec<(String, TcpListener)>) -> Result<Vec<Endpoint>, StartError> {
     let mut patience = PORT_PATIENCE;
     let at = |portal: &Portal, socket: &TcpListener| {
         portal.rdma != ByDevice::Only && socket.local_addr().is_ok_and(|address| address == portal.listen)
@@ -506,7 +506,7 @@ fn open_doors(config: &Config, mut given: Vec<(String, TcpListener)>) -> Result<
         });
     let sockets: Vec<Option<TcpListener>> = sockets.collect::<Result<_, _>>()?;
     let each = config.portals.iter().zip(sockets).enumerate();
-    each.map(|(number, (portal, socket))| door(portal, number, socket.map(Arc::new))).collect()
+    each.map(|(number, (portal, socket))| attach(portal, number, socket.map(Arc::new))).collect()
 }
 
 /// The TCP listener of a portal, if it has one.
@@ -527,28 +527,28 @@ fn bind(portal: &Portal, patience: &mut Duration) -> Result<Option<TcpListener>,
 }
 
 /// A portal with this number and TCP listener.
-fn door(portal: &Portal, number: usize, socket: Option<Arc<TcpListener>>) -> Result<Door, StartError> {
+fn attach(portal: &Portal, number: usize, socket: Option<Arc<TcpListener>>) -> Result<Endpoint, StartError> {
     let address = socket.as_ref().map_or(Ok(portal.listen), |socket| bound(socket))?;
     let by_device = listen_by_device(portal, address)?.map(Arc::new);
     let handle = socket.as_deref().map(reactor::net::handle);
-    Ok(Door { number, address, handle, socket, by_device })
+    Ok(Endpoint { number, address, handle, socket, by_device })
 }
 
 /// The listeners of a portal, reusing those it had where they are unchanged.
-fn reopen(portal: &Portal, number: usize, before: Option<&Arc<Door>>) -> Result<Door, StartError> {
+fn reopen(portal: &Portal, number: usize, before: Option<&Arc<Endpoint>>) -> Result<Endpoint, StartError> {
     let mut patience = Duration::ZERO;
     let Some(before) = before else {
-        return door(portal, number, bind(portal, &mut patience)?.map(Arc::new));
+        return attach(portal, number, bind(portal, &mut patience)?.map(Arc::new));
     };
     let socket = match &before.socket {
         Some(socket) if portal.rdma != ByDevice::Only => Some(socket.clone()),
         Some(_) | None => bind(portal, &mut patience)?.map(Arc::new),
     };
     if before.by_device.is_none() || portal.rdma == ByDevice::No {
-        return door(portal, number, socket);
+        return attach(portal, number, socket);
     }
     let handle = socket.as_deref().map(reactor::net::handle);
-    Ok(Door { number, address: before.address, handle, socket, by_device: before.by_device.clone() })
+    Ok(Endpoint { number, address: before.address, handle, socket, by_device: before.by_device.clone() })
 }
 
 /// Listens on an address; while it is in use, waits until the deadline.

@@ -1,6 +1,6 @@
 //! The GUID of our SRP target ports: configured, or generated once and saved.
 
-use crate::state::Keeper;
+use crate::state::StateSaver;
 use config::names::OUI;
 use std::io;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let guid = make()?;
-            let written = Keeper::default().replace(&path, format!("{guid:016x}\n").as_bytes(), false);
+            let written = StateSaver::default().replace(&path, format!("{guid:016x}\n").as_bytes(), false);
             written.map_err(|error| fault(format!("the SRP GUID cannot be saved: {error}")))?;
             Ok(guid)
         }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_made_once_and_kept() {
+    fn the_guid_is_created_once_and_saved() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let guid = find_or_make(Some(dir.path())).expect("a GUID");
         assert_eq!(guid >> 40, 0x024c75);

@@ -3,7 +3,7 @@
 
 use crate::message::{InterfaceMessage, Message};
 use crate::shared::Shared;
-use crate::state::Keeper;
+use crate::state::StateSaver;
 use crate::state::files::Files;
 use config::AoeInterface;
 use config::names::identity;
@@ -72,10 +72,10 @@ impl<I: Io> Housekeeper<I> {
 
     /// Works until [`Job::Stop`], or until all senders are gone. Returns whether everything saved is durable.
     pub(crate) fn run(self, jobs: &mpsc::Receiver<Job<I::Line>>) -> bool {
-        let mut keeper = Keeper::default();
+        let mut state_saver = StateSaver::default();
         let mut settle_at = Instant::now();
         loop {
-            let job = if keeper.is_settled() {
+            let job = if state_saver.is_settled() {
                 settle_at = Instant::now() + RETRY_EVERY;
                 jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
@@ -84,31 +84,31 @@ impl<I: Io> Housekeeper<I> {
             };
             match job {
                 Ok(job) => {
-                    if !self.act(&mut keeper, job) {
-                        keeper.settle();
-                        return keeper.is_settled();
+                    if !self.act(&mut state_saver, job) {
+                        state_saver.settle();
+                        return state_saver.is_settled();
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    keeper.settle();
+                    state_saver.settle();
                     settle_at = Instant::now() + RETRY_EVERY;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    keeper.settle();
-                    return keeper.is_settled();
+                    state_saver.settle();
+                    return state_saver.is_settled();
                 }
             }
         }
     }
 
     /// Does a job. Returns false for [`Job::Stop`].
-    pub(crate) fn act(&self, keeper: &mut Keeper, job: Job<I::Line>) -> bool {
+    pub(crate) fn act(&self, state_saver: &mut StateSaver, job: Job<I::Line>) -> bool {
         match job {
             Job::Persist { unit, serial, state, is_final, core } => {
-                let ok = self.persist(keeper, &serial, &state, is_final);
+                let ok = self.persist(state_saver, &serial, &state, is_final);
                 self.cores[core].post(Message::Persisted { unit, ok });
             }
-            Job::KeepLoss { serial } => self.keep_loss(keeper, &serial),
+            Job::KeepLoss { serial } => self.keep_loss(state_saver, &serial),
             Job::OpenInterface { interface, number, core } => {
                 let message = InterfaceMessage::Opened(I::Line::open(
                     &crate::core::aoe::setup(&interface),
@@ -122,13 +122,13 @@ impl<I: Io> Housekeeper<I> {
         true
     }
 
-    fn keep_loss(&self, keeper: &mut Keeper, serial: &str) {
+    fn keep_loss(&self, state_saver: &mut StateSaver, serial: &str) {
         let Some(dir) = &self.state_dir else { return };
         let path = losses_path(dir, serial);
         // Any change will do: the generation only has to differ.
-        let before = keeper.read(&path).unwrap_or_default();
+        let before = state_saver.read(&path).unwrap_or_default();
         let next = u128::from_be_bytes(identity(&String::from_utf8_lossy(&before)).naa);
-        if let Err(error) = keeper.replace(&path, format!("{next:032x}\n").as_bytes(), true) {
+        if let Err(error) = state_saver.replace(&path, format!("{next:032x}\n").as_bytes(), true) {
             reactor::limited!(
                 "losses that could not be saved",
                 tracing::Level::ERROR,
@@ -139,10 +139,10 @@ impl<I: Io> Housekeeper<I> {
         }
     }
 
-    fn persist(&self, keeper: &mut Keeper, serial: &str, state: &[u8], is_final: bool) -> bool {
+    fn persist(&self, state_saver: &mut StateSaver, serial: &str, state: &[u8], is_final: bool) -> bool {
         let Some(dir) = &self.state_dir else { return state.is_empty() };
         let path = reservations_path(dir, serial);
-        let Err(error) = keeper.replace(&path, state, is_final) else { return true };
+        let Err(error) = state_saver.replace(&path, state, is_final) else { return true };
         reactor::limited!(
             "reservations that could not be saved",
             tracing::Level::ERROR,
@@ -150,7 +150,7 @@ impl<I: Io> Housekeeper<I> {
             %error,
             "reservations could not be saved: is the state directory writable?"
         );
-        if !keeper.is_settled() {
+        if !state_saver.is_settled() {
             reactor::limited!(
                 "saved state that may not be durable",
                 tracing::Level::ERROR,

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_limited_as_before_goes_on_with_what_it_has_let_in() {
+    fn an_unchanged_limit_keeps_its_count() {
         let config = |limits: &str| {
             let text = format!(
                 "lun = [{{ name = 'a', ram = '1M', {limits} }}, {{ name = 'b', ram = '1M', iops_max = 5 }}]\n\

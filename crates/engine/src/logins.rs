@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_goes_first_then_idle_discoveries_then_logins() {
+    fn silent_connections_are_evicted_first_then_idle_discoveries_then_logins() {
         let (logins, from) = (Logins::new(8), ip("192.0.2.1"));
         for serial in 1..=3 {
             logins.arrives(serial, from, SEAT);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_just_come_does_not_go_before_many_logins_that_hang() {
+    fn a_new_connection_is_not_evicted_before_hung_logins() {
         let (logins, from) = (Logins::new(64), ip("192.0.2.1"));
         for serial in 1..=4 {
             logins.arrives(serial, from, SEAT);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_made_room_does_not_move() {
+    fn an_evicted_connection_does_not_move() {
         let (logins, from) = (Logins::new(1), ip("192.0.2.1"));
         logins.arrives(1, from, SEAT);
         assert!(logins.hand_over(1, from, 3, || {}));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_made_room_is_not_counted_again() {
+    fn an_evicted_connection_is_not_counted_twice() {
         let (logins, from) = (Logins::new(2), ip("192.0.2.1"));
         logins.arrives(1, from, SEAT);
         assert_eq!(logins.takes_one(), evicted(1));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_parts_goes_first_and_is_bounded() {
+    fn parting_connections_are_evicted_first_and_are_bounded() {
         let (logins, from) = (Logins::new(4), ip("192.0.2.1"));
         logins.arrives(1, from, SEAT);
         for (serial, expected) in [(2, None), (3, None), (4, evicted(2))] {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_descriptor_does_not_make_room_for_one() {
+    fn a_connection_without_a_descriptor_is_not_evicted_for_one() {
         let (logins, loud, other) = (Logins::new(8), ip("192.0.2.1"), ip("192.0.2.2"));
         for serial in 1..=3 {
             logins.arrives(serial, loud, Seat { core: 0, has_socket: false });

@@ -25,7 +25,7 @@ use wire::aoe::{Address, Mac};
 /// A message to a core.
 pub(crate) enum Message<I: Io = Uring> {
     /// A logged-in connection moves here.
-    Adopt(Box<Migrant>),
+    Migrate(Box<MigratingConnection>),
     /// A peer requests a connection on an RDMA device; this core is to serve it.
     Arrive {
         /// The portal that it connects to.
@@ -136,14 +136,14 @@ pub(crate) enum Message<I: Io = Uring> {
         parked: Key,
     },
     /// A connection that waited for sessions to end has ended itself: nobody there needs to be notified.
-    Forsaken {
+    WaiterEnded {
         /// Where it waited.
         core: usize,
         /// The connection.
         parked: Key,
     },
     /// Send [`Message::Quiet`] once no RDMA is under way on this core's connections for tasks of this nexus that have ended.
-    Quieten(Requester),
+    QuiesceNexus(Requester),
     /// None is under way on that core.
     Quiet(Requester),
     /// The RDMA device with this name has failed.
@@ -326,7 +326,7 @@ pub(crate) enum InterfaceMessage<L: Line = Socket> {
 }
 
 /// A connection on its way to another core: a plain value, with nothing in flight.
-pub(crate) struct Migrant {
+pub(crate) struct MigratingConnection {
     /// The protocol machine.
     pub(crate) machine: Transport,
     /// The socket.

@@ -74,8 +74,8 @@ impl Ports {
             let target = &config.targets[*target];
             let group = target.group_of(initiator, from);
             let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target.luns);
-            let is_let_in = group.map_or(target.groups.is_empty(), |group| !group.deny);
-            is_let_in && luns.iter().any(|(_, shown)| *shown == lun)
+            let is_admitted = group.map_or(target.groups.is_empty(), |group| !group.deny);
+            is_admitted && luns.iter().any(|(_, shown)| *shown == lun)
         };
         let hidden = self.targets_of_luns[lun].iter().filter(|target| !is_shown(target));
         let mut ids: Vec<u16> = self.of_these(hidden.copied()).map(|port| port.relative_id).collect();

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_logged_out_keeps_no_place_until_its_connection_has_closed() {
+    fn a_logged_out_session_occupies_no_slot_while_its_connection_closes() {
         let registry = Registry::default();
         let another = SessionName { initiator: "iqn.y".into(), ..name() };
         let (old, new) = (place(&registry, 1), place(&registry, 2));

@@ -26,7 +26,7 @@ pub(crate) struct Named {
 }
 
 /// A portal that listens.
-pub(crate) struct Door {
+pub(crate) struct Endpoint {
     /// Unique, also among earlier portals.
     pub(crate) number: usize,
     /// Its address, with the port that was bound.
@@ -57,7 +57,7 @@ pub(crate) struct Served {
     /// The targets, in that order.
     pub(crate) targets: Vec<Arc<Named>>,
     /// The portals, in that order.
-    pub(crate) doors: Vec<Arc<Door>>,
+    pub(crate) endpoints: Vec<Arc<Endpoint>>,
     /// The interfaces of AoE, in that order.
     pub(crate) segments: Vec<Arc<Segment>>,
     /// The target ports.
@@ -79,14 +79,14 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) units: Vec<u32>,
     pub(crate) targets: Vec<Arc<Named>>,
-    pub(crate) doors: Vec<Arc<Door>>,
+    pub(crate) endpoints: Vec<Arc<Endpoint>>,
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) ledgers: Vec<(u32, Arc<Ledger>)>,
 }
 
 impl Served {
     /// The first snapshot: units and targets are numbered by their positions.
-    pub(crate) fn first(config: Config, doors: Vec<Arc<Door>>, registry: &Arc<Registry>) -> Served {
+    pub(crate) fn first(config: Config, endpoints: Vec<Arc<Endpoint>>, registry: &Arc<Registry>) -> Served {
         let units = (0..).zip(&config.luns).map(|(number, _)| number).collect();
         let named = |(number, target): (usize, &config::Target)| Named { number, name: target.name.clone() };
         let targets = config.targets.iter().enumerate().map(named).map(Arc::new).collect();
@@ -95,17 +95,17 @@ impl Served {
         let segment =
             |(number, interface): (usize, &AoeInterface)| Segment { number, interface: interface.clone() };
         let segments = config.aoe.iter().enumerate().map(segment).map(Arc::new).collect();
-        let parts = Parts { config, units, targets, doors, segments, ledgers: Vec::new() };
+        let parts = Parts { config, units, targets, endpoints, segments, ledgers: Vec::new() };
         Served::of(None, parts, ports, registry)
     }
 
     fn of(before: Option<&Served>, parts: Parts, ports: Ports, registry: &Arc<Registry>) -> Served {
-        let Parts { config, units, targets, doors, segments, ledgers } = parts;
+        let Parts { config, units, targets, endpoints, segments, ledgers } = parts;
         let exports = exports(&config, &units);
         let config = Arc::new(config);
         let limits = Limits::of(&config, before.map(|before| (&*before.config, &before.limits)));
         let epoch = before.map_or(0, |before| before.epoch + 1);
-        let addresses = doors.iter().map(|door| door.address).collect();
+        let addresses = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let access = Directory::new(config.clone(), targets.clone(), addresses, registry.clone());
         let access = Arc::new(access);
         let delta = Delta::default();
@@ -114,7 +114,7 @@ impl Served {
             config,
             units,
             targets,
-            doors,
+            endpoints,
             segments,
             ports,
             exports,
@@ -144,13 +144,13 @@ impl Served {
 
     /// A portal, by its number, if it still exists.
     pub(crate) fn portal(&self, number: usize) -> Option<(usize, &Portal)> {
-        let index = self.doors.iter().position(|door| door.number == number)?;
+        let index = self.endpoints.iter().position(|endpoint| endpoint.number == number)?;
         Some((index, &self.config.portals[index]))
     }
 
     /// The listeners of a portal, by its number, if it still exists.
-    pub(crate) fn door(&self, number: usize) -> Option<&Arc<Door>> {
-        self.doors.iter().find(|door| door.number == number)
+    pub(crate) fn endpoint(&self, number: usize) -> Option<&Arc<Endpoint>> {
+        self.endpoints.iter().find(|endpoint| endpoint.number == number)
     }
 
     /// An interface of AoE, by its number, if it still exists.

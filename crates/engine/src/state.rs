@@ -11,22 +11,22 @@ use std::path::{Path, PathBuf};
 /// Saves state; empty state is no file. Once creating, renaming or removing a file could not be made durable,
 /// it is unknown what is there after a power failure: the intended content is then written again until it is
 /// durable.
-pub(crate) struct Keeper {
+pub(crate) struct StateSaver {
     files: Box<dyn Files>,
     /// Files whose content on disk may differ, with the content that they should have.
     unsettled: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-impl Default for Keeper {
-    fn default() -> Keeper {
-        Keeper::new(Box::new(System))
+impl Default for StateSaver {
+    fn default() -> StateSaver {
+        StateSaver::new(Box::new(System))
     }
 }
 
-impl Keeper {
+impl StateSaver {
     /// Saves state in these files.
-    pub(crate) fn new(files: Box<dyn Files>) -> Keeper {
-        Keeper { files, unsettled: BTreeMap::new() }
+    pub(crate) fn new(files: Box<dyn Files>) -> StateSaver {
+        StateSaver { files, unsettled: BTreeMap::new() }
     }
 
     /// The files that it saves state in.
@@ -166,91 +166,91 @@ mod tests {
 
     /// What a file contains; empty if there is none.
     fn read(path: &Path) -> io::Result<Vec<u8>> {
-        Keeper::default().read(path)
+        StateSaver::default().read(path)
     }
 
-    fn directory_with(state: &[u8]) -> (TempDir, PathBuf, Keeper) {
+    fn directory_with(state: &[u8]) -> (TempDir, PathBuf, StateSaver) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state");
-        let mut keeper = Keeper::new(Box::new(Failing));
-        keeper.replace(&path, state, false).unwrap();
-        (directory, path, keeper)
+        let mut state_saver = StateSaver::new(Box::new(Failing));
+        state_saver.replace(&path, state, false).unwrap();
+        (directory, path, state_saver)
     }
 
     #[test]
     fn state_is_replaced_and_removed() {
-        let (_directory, path, mut keeper) = directory_with(b"one");
-        keeper.replace(&path, b"two", false).unwrap();
+        let (_directory, path, mut state_saver) = directory_with(b"one");
+        state_saver.replace(&path, b"two", false).unwrap();
         assert_eq!(read(&path).unwrap(), b"two");
-        keeper.replace(&path, b"", false).unwrap();
-        keeper.replace(&path, b"", false).unwrap();
-        assert!(!path.exists() && keeper.is_settled());
+        state_saver.replace(&path, b"", false).unwrap();
+        state_saver.replace(&path, b"", false).unwrap();
+        assert!(!path.exists() && state_saver.is_settled());
     }
 
     #[test]
     fn what_cannot_be_made_durable_is_taken_back() {
         for (old, new) in [(&b"old"[..], &b"new"[..]), (b"old", b""), (b"", b"new")] {
-            let (_directory, path, mut keeper) = directory_with(old);
+            let (_directory, path, mut state_saver) = directory_with(old);
             FAILURES.set(1);
-            keeper.replace(&path, new, false).unwrap_err();
+            state_saver.replace(&path, new, false).unwrap_err();
             assert_eq!(read(&path).unwrap(), old);
-            assert!(keeper.is_settled());
-            keeper.replace(&path, new, false).unwrap();
+            assert!(state_saver.is_settled());
+            state_saver.replace(&path, new, false).unwrap();
             assert_eq!(read(&path).unwrap(), new);
         }
     }
 
     #[test]
     fn what_cannot_be_taken_back_durably_is_tried_again_until_it_is() {
-        let (_directory, path, mut keeper) = directory_with(b"old");
+        let (_directory, path, mut state_saver) = directory_with(b"old");
         FAILURES.set(3);
-        keeper.replace(&path, b"", false).unwrap_err();
+        state_saver.replace(&path, b"", false).unwrap_err();
         assert_eq!(read(&path).unwrap(), b"old", "at once for who starts anew without a power cut");
-        assert!(!keeper.is_settled());
-        keeper.settle();
-        assert!(!keeper.is_settled());
-        keeper.settle();
-        assert!(keeper.is_settled());
+        assert!(!state_saver.is_settled());
+        state_saver.settle();
+        assert!(!state_saver.is_settled());
+        state_saver.settle();
+        assert!(state_saver.is_settled());
         assert_eq!(read(&path).unwrap(), b"old");
     }
 
     #[test]
     fn what_was_acknowledged_is_put_back_however_often_something_else_fails() {
-        let (directory, path, mut keeper) = directory_with(b"old");
+        let (directory, path, mut state_saver) = directory_with(b"old");
         FAILURES.set(2);
-        keeper.replace(&path, b"", false).unwrap_err();
+        state_saver.replace(&path, b"", false).unwrap_err();
         // The directory disappears, so that nothing can be restored.
         let elsewhere = directory.path().with_extension("elsewhere");
         fs::rename(directory.path(), &elsewhere).unwrap();
-        keeper.replace(&path, b"new", false).unwrap_err();
+        state_saver.replace(&path, b"new", false).unwrap_err();
         fs::create_dir(directory.path()).unwrap();
-        keeper.settle();
+        state_saver.settle();
         assert_eq!(read(&path).unwrap(), b"old");
         fs::remove_dir_all(elsewhere).unwrap();
     }
 
     #[test]
     fn a_state_that_cannot_be_taken_back_is_kept_in_the_end() {
-        let (_directory, path, mut keeper) = directory_with(b"old");
+        let (_directory, path, mut state_saver) = directory_with(b"old");
         FAILURES.set(2);
-        keeper.replace(&path, b"new", true).unwrap_err();
-        keeper.settle();
+        state_saver.replace(&path, b"new", true).unwrap_err();
+        state_saver.settle();
         assert_eq!(read(&path).unwrap(), b"new");
-        assert!(keeper.is_settled());
+        assert!(state_saver.is_settled());
     }
 
     #[test]
     fn a_final_state_is_kept_later_even_if_the_old_one_cannot_be_read() {
-        let (directory, _, mut keeper) = directory_with(b"other");
+        let (directory, _, mut state_saver) = directory_with(b"other");
         let path = directory.path().join("unreadable");
         fs::create_dir(&path).unwrap();
-        keeper.replace(&path, b"new", false).unwrap_err();
-        assert!(keeper.is_settled(), "nothing was done");
-        keeper.replace(&path, b"new", true).unwrap_err();
-        assert!(!keeper.is_settled());
+        state_saver.replace(&path, b"new", false).unwrap_err();
+        assert!(state_saver.is_settled(), "nothing was done");
+        state_saver.replace(&path, b"new", true).unwrap_err();
+        assert!(!state_saver.is_settled());
         fs::remove_dir(&path).unwrap();
-        keeper.settle();
-        assert!(keeper.is_settled());
+        state_saver.settle();
+        assert!(state_saver.is_settled());
         assert_eq!(fs::read(&path).unwrap(), b"new");
     }
 

@@ -166,7 +166,7 @@ pub(crate) struct HeldStore {
     held: AtomicUsize,
     cancelled: AtomicUsize,
     losses: AtomicUsize,
-    clings: AtomicBool,
+    delays_close: AtomicBool,
     closed: AtomicUsize,
     fails: AtomicBool,
     stalls: AtomicBool,
@@ -183,7 +183,7 @@ impl HeldStore {
             held: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
             losses: AtomicUsize::new(0),
-            clings: AtomicBool::new(false),
+            delays_close: AtomicBool::new(false),
             closed: AtomicUsize::new(0),
             fails: AtomicBool::new(false),
             stalls: AtomicBool::new(false),
@@ -248,8 +248,8 @@ impl HeldStore {
     }
 
     /// Whether its home's lane waits before closing when the unit is removed; flushes are held like writes.
-    pub(crate) fn cling(&self, clings: bool) {
-        self.clings.store(clings, Ordering::SeqCst);
+    pub(crate) fn delay_close(&self, delays_close: bool) {
+        self.delays_close.store(delays_close, Ordering::SeqCst);
     }
 
     /// Returns when this many lanes have closed.
@@ -318,7 +318,7 @@ impl Lane<Uring> for HeldLane {
         self.has_flushed |= matches!(op, Op::Flush);
         let may_wait = match op {
             Op::Write { .. } => true,
-            Op::Flush => self.store.clings.load(Ordering::SeqCst),
+            Op::Flush => self.store.delays_close.load(Ordering::SeqCst),
             _ => false,
         };
         if may_wait && self.store.holds.load(Ordering::SeqCst) {
@@ -364,7 +364,8 @@ impl Lane<Uring> for HeldLane {
     }
 
     fn close(&mut self, io: &mut Uring) -> bool {
-        let is_over = !(self.has_flushed && self.store.clings.load(Ordering::SeqCst)) && self.ram.close(io);
+        let is_over =
+            !(self.has_flushed && self.store.delays_close.load(Ordering::SeqCst)) && self.ram.close(io);
         self.store.closed.fetch_add(usize::from(is_over), Ordering::SeqCst);
         is_over
     }

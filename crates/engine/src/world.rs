@@ -13,9 +13,9 @@ use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
 pub use crate::readings::GatewayReading;
 use crate::seat::{self, GatewayEvent, Wanter};
-use crate::served::Door;
+use crate::served::Endpoint;
 use crate::shared::Shared;
-use crate::state::Keeper;
+use crate::state::StateSaver;
 pub use crate::state::files::{Created, Files};
 use crate::stores::Opened;
 pub use crate::stores::saved_ports::SavedPorts;
@@ -41,7 +41,7 @@ pub struct Cores<I: Io> {
     cores: Vec<Seat<I>>,
     mail: Vec<Sender<Message<I>>>,
     housekeeper: Housekeeper<I>,
-    keeper: Keeper,
+    state_saver: StateSaver,
     jobs: mpsc::Receiver<Job<I::Line>>,
     /// The next job's number.
     job: Option<Job<I::Line>>,
@@ -124,8 +124,9 @@ impl<I: Io> Cores<I> {
         let shared = gateways(&config, &units, &opened, &mail);
         let (sender, jobs) = mpsc::channel();
         let each = config.portals.iter().zip(listeners).enumerate();
-        let doors = each.map(|(number, (portal, handle))| door(number, portal.listen, handle)).collect();
-        let (known, served) = share(config.clone(), doors, i32::MAX, sender, Events::default());
+        let endpoints =
+            each.map(|(number, (portal, handle))| endpoint(number, portal.listen, handle)).collect();
+        let (known, served) = share(config.clone(), endpoints, i32::MAX, sender, Events::default());
         let housekeeper = Housekeeper::new(&known, &mail);
         let changes = Changes::new(&mail, &served, &units, config);
         let mut seat = |me: usize, mailbox: Mailbox<Message<I>>, lines| {
@@ -140,8 +141,8 @@ impl<I: Io> Cores<I> {
         };
         let each = mailboxes.into_iter().zip(lines).enumerate();
         let cores = each.map(|(me, (mailbox, lines))| seat(me, mailbox, lines)).collect::<io::Result<_>>()?;
-        let keeper = Keeper::new(files);
-        Ok(Cores { cores, mail, housekeeper, keeper, jobs, job: None, changes, incarnations, shared })
+        let state_saver = StateSaver::new(files);
+        Ok(Cores { cores, mail, housekeeper, state_saver, jobs, job: None, changes, incarnations, shared })
     }
 
     /// A core's kernel.
@@ -176,14 +177,14 @@ impl<I: Io> Cores<I> {
     /// Whether there is a job for the housekeeper.
     pub fn has_work(&mut self) -> bool {
         self.job = self.job.take().or_else(|| self.jobs.try_recv().ok());
-        self.job.is_some() || !self.keeper.is_settled()
+        self.job.is_some() || !self.state_saver.is_settled()
     }
 
     /// Does one of these, or retries making durable what is not yet.
     pub fn work(&mut self) {
         match self.job.take() {
-            Some(job) => _ = self.housekeeper.act(&mut self.keeper, job),
-            None => self.keeper.settle(),
+            Some(job) => _ = self.housekeeper.act(&mut self.state_saver, job),
+            None => self.state_saver.settle(),
         }
     }
 
@@ -256,7 +257,8 @@ impl<I: Io> Cores<I> {
             seat: None,
         });
         let plan = self.changes.plan(change)?;
-        let prepared = self.changes.prepare(plan, opened.as_ref(), None, Vec::new(), self.keeper.files())?;
+        let prepared =
+            self.changes.prepare(plan, opened.as_ref(), None, Vec::new(), self.state_saver.files())?;
         self.changes.begin(prepared);
         self.changes.poll();
         Ok(())
@@ -279,13 +281,13 @@ impl<I: Io> Cores<I> {
             .opens()
             .map(|(portal, number, before)| (number, portal.listen, before.and_then(|before| before.handle)));
         let opened = opens.map(|(number, address, before)| {
-            door(number, address, before.unwrap_or_else(|| listen(address)))
+            endpoint(number, address, before.unwrap_or_else(|| listen(address)))
         });
         let lines = match plan.attaches() {
             Some(new) => lines(&setup(new), new.cores.len()).map_err(|error| error.to_string())?,
             None => Vec::new(),
         };
-        let prepared = self.changes.prepare(plan, None, opened, lines, self.keeper.files())?;
+        let prepared = self.changes.prepare(plan, None, opened, lines, self.state_saver.files())?;
         self.changes.begin(prepared);
         self.changes.poll();
         Ok(())
@@ -346,6 +348,6 @@ fn gateways<I: Io>(
     shared.collect()
 }
 
-fn door(number: usize, address: SocketAddr, handle: Handle) -> Door {
-    Door { number, address, handle: Some(handle), socket: None, by_device: None }
+fn endpoint(number: usize, address: SocketAddr, handle: Handle) -> Endpoint {
+    Endpoint { number, address, handle: Some(handle), socket: None, by_device: None }
 }

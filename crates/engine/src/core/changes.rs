@@ -88,9 +88,9 @@ impl<I: Io> Core<I> {
         }
         let mut ended = Vec::new();
         for key in self.concerned() {
-            match self.connections.get(key).and_then(|conn| conn.why_not(&served)) {
+            match self.connections.get(key).and_then(|conn| conn.revocation_reason(&served)) {
                 Some(why) => {
-                    self.dismiss(key, why);
+                    self.disconnect_with_notice(key, why);
                     ended.push(key);
                 }
                 None => {
@@ -250,7 +250,7 @@ impl<I: Io> Core<I> {
     /// A core is quiet.
     pub(super) fn unit_quiet(&mut self, number: u32) {
         if let Some(home) = self.units.home_mut(number) {
-            home.farewell.quiet += 1;
+            home.removal.quiet += 1;
         }
         self.settle_leaving();
     }
@@ -259,12 +259,12 @@ impl<I: Io> Core<I> {
     /// was acknowledged, and releases the unit.
     fn flush_leaving(&mut self, number: u32) {
         let cores = self.cores();
-        let is_idle = |home: &&mut HomeUnit| home.farewell.quiet == cores && home.is_idle();
+        let is_idle = |home: &&mut HomeUnit| home.removal.quiet == cores && home.is_idle();
         let Some(home) = self.units.home_mut(number).filter(is_idle) else { return };
-        match home.farewell.flush {
+        match home.removal.flush {
             // Requests that came meanwhile, for a lost nexus, have been answered.
             Flush::Over(is_flushed) => return self.drop_unit(number, is_flushed),
-            Flush::Due => home.farewell.flush = Flush::Begun,
+            Flush::Due => home.removal.flush = Flush::Begun,
             Flush::Begun => return,
         }
         if !self.units[number].takes_flush() {
@@ -282,7 +282,7 @@ impl<I: Io> Core<I> {
     pub(super) fn leaving_flushed(&mut self, number: u32, outcome: Outcome) {
         let is_flushed = self.units[number].report_flush(outcome);
         if let Some(home) = self.units.home_mut(number) {
-            home.farewell.flush = Flush::Over(is_flushed);
+            home.removal.flush = Flush::Over(is_flushed);
         }
         self.flush_leaving(number);
     }

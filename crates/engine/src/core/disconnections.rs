@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_again_and_again_for_the_end_of_a_session_that_hangs_takes_no_room() {
+    fn repeated_requests_to_end_a_hung_session_take_no_memory() {
         let mut disconnections = Disconnections::default();
         let mut begin = |serial| {
             let (done, ended) = mpsc::channel();

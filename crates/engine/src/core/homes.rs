@@ -3,7 +3,7 @@
 mod requests;
 
 use super::gate::GateHome;
-use super::leaving::Farewell;
+use super::leaving::RemovalState;
 use crate::message::Origin;
 use crate::slots::Key;
 use scsi::{Home, HomeReply, HomeRequest, NexusId, Publish};
@@ -16,7 +16,7 @@ pub(super) struct HomeUnit {
     /// Its side of the unit's gates.
     pub(super) gates: GateHome,
     /// How far the unit's removal has progressed at its home.
-    pub(super) farewell: Farewell,
+    pub(super) removal: RemovalState,
     queue: VecDeque<(Origin, HomeRequest)>,
     current: Option<Current>,
 }
@@ -51,7 +51,7 @@ impl HomeUnit {
         HomeUnit {
             home,
             gates: GateHome::default(),
-            farewell: Farewell::default(),
+            removal: RemovalState::default(),
             queue: VecDeque::new(),
             current: None,
         }

@@ -93,7 +93,7 @@ impl<I: Io> Core<I> {
             return;
         }
         self.endings.disconnections.begin(serial, done);
-        self.dismiss(key, DISCONNECTED);
+        self.disconnect_with_notice(key, DISCONNECTED);
     }
 }
 

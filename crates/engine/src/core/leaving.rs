@@ -61,7 +61,7 @@ impl ChangesHere {
 
 /// What the home of a unit keeps about its removal.
 #[derive(Default)]
-pub(super) struct Farewell {
+pub(super) struct RemovalState {
     /// Cores that are quiet.
     pub(super) quiet: usize,
     pub(super) flush: Flush,

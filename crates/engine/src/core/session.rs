@@ -61,7 +61,7 @@ impl Connection {
     }
 
     /// Why a session that has logged in must end, if it must.
-    pub(super) fn why_not(&self, served: &Served) -> Option<&'static str> {
+    pub(super) fn revocation_reason(&self, served: &Served) -> Option<&'static str> {
         let (session, number) = (self.facts.session.as_deref()?, self.facts.target_number()?);
         let Way::Portal { number: portal, from, .. } = self.facts.way else { return None };
         if self.facts.epoch > served.epoch {
@@ -206,7 +206,7 @@ impl<I: Io> Core<I> {
     /// The sessions that this one replaces can no longer write: its login is answered, and it is served on
     /// this core. It is notified of whatever happens to its units after the answer, wherever it is by then.
     fn admit(&mut self, key: Key, core: usize) {
-        self.equip(key);
+        self.assign_luns(key);
         self.answer_login(key, core);
         if core == self.me {
             return self.serve_here(key);
@@ -346,7 +346,7 @@ impl<I: Io> Core<I> {
 
     /// Gives the session the LUNs that it is shown by the current snapshot: before its login is answered, and
     /// whenever that changes.
-    pub(super) fn equip(&mut self, key: Key) {
+    pub(super) fn assign_luns(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Some(session) = conn.facts.session.clone() else { return };
         let (served, config, ports) = (&self.served, &self.served.config, &self.served.ports);
@@ -420,7 +420,7 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(key) else { return };
         let epoch = self.served.epoch;
         if conn.facts.epoch <= epoch && conn.served.is_some_and(|served| served < epoch) {
-            self.equip(key);
+            self.assign_luns(key);
         }
     }
 
@@ -455,7 +455,7 @@ impl<I: Io> Core<I> {
     }
 
     /// A connection that waited for sessions to end has itself ended.
-    pub(super) fn forsaken(&mut self, core: usize, parked: Key) {
+    pub(super) fn waiter_ended(&mut self, core: usize, parked: Key) {
         self.endings.reinstatements.retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, parked));
     }
 

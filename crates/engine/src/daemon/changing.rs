@@ -10,7 +10,7 @@ use crate::events::Event;
 use crate::gateways::Moving;
 use crate::guid;
 use crate::patience::{Patience, SLICE};
-use crate::served::Door;
+use crate::served::Endpoint;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::stores::opening;
@@ -44,7 +44,7 @@ impl Daemon {
     /// released.
     pub fn has_leaving(&mut self) -> bool {
         if self.changes.is_under_way() {
-            self.changes.hasten();
+            self.changes.proceed_without_hung();
         }
         self.settle_leaving();
         !self.leaving.is_empty() || self.changes.is_under_way()
@@ -116,13 +116,14 @@ impl Daemon {
         if self.skip_hanging().is_none() {
             return Err(ChangeError::Refused("a core has not applied the previous change yet".into()));
         }
-        let opened = plan.comes().and_then(open);
+        let opened = plan.adds().and_then(open);
         if let Some(why) = opened.as_ref().and_then(|opened| opened.failed.as_ref())
             && wants != Wants::Lun
         {
             return Err(ChangeError::Refused(why.clone()));
         }
-        let door = self.open_door(&mut plan).map_err(|error| ChangeError::Refused(error.to_string()))?;
+        let endpoint =
+            self.bind_endpoint(&mut plan).map_err(|error| ChangeError::Refused(error.to_string()))?;
         let changes = plan.changes(self.changes.served());
         let changed = changes.map(|(unit, _)| unit);
         let resized = changes.filter(|_| wants != Wants::Lun).and_then(|(unit, lun)| self.grows(unit, lun));
@@ -131,13 +132,13 @@ impl Daemon {
             lines.map_err(|error| ChangeError::Refused(format!("AoE on {error}")))?.unwrap_or_default();
         let prepared = self
             .changes
-            .prepare(plan, opened.as_ref(), door, lines, &System)
+            .prepare(plan, opened.as_ref(), endpoint, lines, &System)
             .map_err(ChangeError::Refused)?;
         if let Some((watch, size_bytes)) = resized {
             self.watches[watch].1.grow(size_bytes, &self.patience).map_err(ChangeError::Refused)?;
         }
         let gone = prepared.gone.and_then(|unit| Some((unit, self.serial(unit)?)));
-        let comes =
+        let adds =
             self.arrival(&prepared, opened).map_err(|error| ChangeError::Refused(error.to_string()))?;
         let meter = prepared.meter();
         if let Some((unit, _)) = &gone {
@@ -148,7 +149,7 @@ impl Daemon {
         let served = self.changes.served().clone();
         self.units.retain(|unit| served.find(&unit.name).is_some());
         self.meters.change(meter, |name| served.find(name).is_some());
-        if let Some(Arrival { summary, watch, store }) = comes {
+        if let Some(Arrival { summary, watch, store }) = adds {
             self.units.retain(|unit| unit.name != summary.name);
             self.units.push(summary);
             self.stores.retain(|(_, store)| store.strong_count() > 0);
@@ -156,7 +157,7 @@ impl Daemon {
             watch.iter().for_each(|(_, watch)| watch.begin());
             self.watches.extend(watch);
         }
-        self.addresses = served.doors.iter().map(|door| door.address).collect();
+        self.addresses = served.endpoints.iter().map(|endpoint| endpoint.address).collect();
         self.srp_guid = served.config.srp_guid;
         // In the order of the configuration.
         self.units.sort_by_key(|unit| served.find(&unit.name));
@@ -192,7 +193,7 @@ impl Daemon {
         prepared: &Prepared<Uring>,
         opened: Option<Opened>,
     ) -> Result<Option<Arrival>, StartError> {
-        let Some((number, opened)) = prepared.come.zip(opened) else { return Ok(None) };
+        let Some((number, opened)) = prepared.added.zip(opened) else { return Ok(None) };
         let served = prepared.served();
         let index = served.units.iter().position(|unit| *unit == number).expect("it is to be served");
         let lun = &served.config.luns[index];
@@ -224,7 +225,7 @@ impl Daemon {
         }
         let Some(space) = self.changes.unit(number).and_then(|unit| unit.space.clone()) else { return };
         if let Some((_, watch)) = self.watches.iter().find(|(other, _)| *other == number) {
-            return watch.weigh(space);
+            return watch.measure_space(space);
         }
         let reports = Reports { mail: &self.mail, events: &self.events };
         match start_watch(&served.config, lun, number, store, None, Some(SpaceWatch::new(space)), reports) {
@@ -262,7 +263,7 @@ impl Daemon {
     fn skip_hanging(&mut self) -> Option<bool> {
         let until = Instant::now() + CORES_WITHIN;
         loop {
-            if let Progress::Done(is_flushed) = self.changes.hasten() {
+            if let Progress::Done(is_flushed) = self.changes.proceed_without_hung() {
                 return Some(is_flushed);
             }
             if self.patience.has_ended() || Instant::now() >= until || !self.changes.wait(SLICE) {
@@ -291,15 +292,15 @@ impl Daemon {
     }
 
     /// Opens the portal that a plan needs.
-    fn open_door(&self, plan: &mut Plan) -> Result<Option<Door>, StartError> {
+    fn bind_endpoint(&self, plan: &mut Plan) -> Result<Option<Endpoint>, StartError> {
         let Some((portal, number, before)) = plan.opens() else { return Ok(None) };
         let is_srp = portal.transports.srp;
-        let door = reopen(portal, number, before)?;
+        let endpoint = reopen(portal, number, before)?;
         if is_srp && plan.srp_guid().is_none() {
             let state_dir = self.changes.config().state_dir.as_deref();
             *plan.srp_guid() = Some(guid::find_or_make(state_dir).map_err(StartError)?);
         }
-        Ok(Some(door))
+        Ok(Some(endpoint))
     }
 
     /// The watch of a file that is to grow, and its new size.

@@ -40,18 +40,18 @@ fn take(notes: &Notes) -> Vec<Note> {
 }
 
 /// The kernel, with a record of the socket operations requested of it.
-struct Noting {
+struct RecordingIo {
     kernel: Uring,
     receives: Vec<Tag>,
     notes: Notes,
     turns: Arc<AtomicUsize>,
 }
 
-impl Noting {
-    fn new(waker: reactor::wake::Waker, notes: Notes, turns: Arc<AtomicUsize>) -> Noting {
+impl RecordingIo {
+    fn new(waker: reactor::wake::Waker, notes: Notes, turns: Arc<AtomicUsize>) -> RecordingIo {
         let arena = Arena::new(ARENA_BYTES).expect("memory");
         let kernel = Uring::new(arena, waker).expect("an io_uring");
-        Noting { kernel, receives: Vec::new(), notes, turns }
+        RecordingIo { kernel, receives: Vec::new(), notes, turns }
     }
 
     fn note(&self, note: Note) {
@@ -59,7 +59,7 @@ impl Noting {
     }
 }
 
-impl Io for Noting {
+impl Io for RecordingIo {
     type Line = Socket;
 
     fn now(&self) -> Time {
@@ -171,7 +171,8 @@ impl Io for Noting {
 }
 
 /// How a test wraps a lane.
-type Wrap = Box<dyn Fn(Box<dyn Lane<Noting>>, Arc<AtomicUsize>) -> Box<dyn Lane<Noting>> + Send + Sync>;
+type Wrap =
+    Box<dyn Fn(Box<dyn Lane<RecordingIo>>, Arc<AtomicUsize>) -> Box<dyn Lane<RecordingIo>> + Send + Sync>;
 
 /// A unit in memory whose lanes are wrapped.
 struct Wrapped {
@@ -194,8 +195,8 @@ impl Store for Wrapped {
     }
 }
 
-impl Backend<Noting> for Wrapped {
-    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Noting>> {
+impl Backend<RecordingIo> for Wrapped {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<RecordingIo>> {
         (self.wrap)(self.ram.clone().lane(tags), self.turns.clone())
     }
 }
@@ -206,7 +207,7 @@ struct Target {
     name: String,
     stores: Vec<Arc<RamStore>>,
     notes: Notes,
-    mail: Sender<Message<Noting>>,
+    mail: Sender<Message<RecordingIo>>,
     core: JoinHandle<bool>,
 }
 
@@ -237,17 +238,17 @@ impl Target {
                 seat: None,
             }
         };
-        let opened: Vec<Opened<Noting>> = stores.iter().map(opened).collect();
+        let opened: Vec<Opened<RecordingIo>> = stores.iter().map(opened).collect();
         let (units, _) = NewUnit::all(&config, &opened, &System);
-        let doors = open_doors(&config, Vec::new()).expect("a portal");
-        let (portal, name) = (doors[0].address, config.targets[0].name.clone());
-        let (shared, served) = share(config, doors, i32::MAX, mpsc::channel().0, Events::default());
-        let mailbox = mailbox::mesh::<Message<Noting>>(1).expect("a mailbox").remove(0);
+        let endpoints = bind_all(&config, Vec::new()).expect("a portal");
+        let (portal, name) = (endpoints[0].address, config.targets[0].name.clone());
+        let (shared, served) = share(config, endpoints, i32::MAX, mpsc::channel().0, Events::default());
+        let mailbox = mailbox::mesh::<Message<RecordingIo>>(1).expect("a mailbox").remove(0);
         let mail = mailbox.sender(0);
         let notes = Notes::default();
         let notes_of = notes.clone();
         let run = move || {
-            let io = Noting::new(mailbox.waker(), notes_of, turns);
+            let io = RecordingIo::new(mailbox.waker(), notes_of, turns);
             Core::new(0, io, shared, served, mailbox, units).run()
         };
         Target { portal, name, stores, notes, mail, core: std::thread::spawn(run) }
@@ -255,7 +256,7 @@ impl Target {
 
     /// Where the medium's bytes are.
     fn memory(&self, offset: u64, len: u32) -> Span {
-        let mut lane: Box<dyn Lane<Noting>> = self.stores[0].clone().lane(Tag(0));
+        let mut lane: Box<dyn Lane<RecordingIo>> = self.stores[0].clone().lane(Tag(0));
         lane.borrow(offset, len).expect("the store lends its memory")
     }
 
@@ -267,7 +268,7 @@ impl Target {
 
 /// An initiator's session that issues commands all at once.
 struct Peer {
-    io: Noting,
+    io: RecordingIo,
     session: Session,
     completions: Vec<Completion>,
     finished: Vec<Finished>,
@@ -285,8 +286,12 @@ impl Peer {
             format!("iscsi://{}/{}/{lun}{options}", target.portal, target.name).parse().expect("a URL");
         let addresses = vec![Destination::Address(target.portal)];
         let mut peer = Peer {
-            io: Noting::new(reactor::wake::Waker::new().expect("a waker"), Notes::default(), Arc::default()),
-            session: Session::new::<Noting>(url, addresses, Options::default(), Tag(0)),
+            io: RecordingIo::new(
+                reactor::wake::Waker::new().expect("a waker"),
+                Notes::default(),
+                Arc::default(),
+            ),
+            session: Session::new::<RecordingIo>(url, addresses, Options::default(), Tag(0)),
             completions: Vec::new(),
             finished: Vec::new(),
         };

@@ -130,7 +130,7 @@ impl Served {
         let portal = |index: &usize| {
             let portal = &self.config.portals[*index];
             let of_srp = portal.transports.srp.then(|| self.config.srp_target(*index)).flatten();
-            (self.doors[*index].number, portal, of_srp.map(|target| self.targets[target].number))
+            (self.endpoints[*index].number, portal, of_srp.map(|target| self.targets[target].number))
         };
         let limit = |group| limited(self.limits.of_group(&self.config, index, group));
         Offer {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::changes::Changes;
     use crate::registry::Registry;
-    use crate::served::Door;
+    use crate::served::Endpoint;
     use crate::state::files::System;
     use config::{Config, diff};
     use reactor::uring::Uring;
@@ -199,22 +199,23 @@ chap = { user = 'a', secret = 'a secret of tests' }
         Config::from_toml(text, Path::new("lunette.toml")).unwrap_or_else(|problems| panic!("{problems}"))
     }
 
-    fn door(number: usize, address: SocketAddr) -> Door {
-        Door { number, address, handle: None, socket: None, by_device: None }
+    fn endpoint(number: usize, address: SocketAddr) -> Endpoint {
+        Endpoint { number, address, handle: None, socket: None, by_device: None }
     }
 
     /// The delta between two configurations.
     fn delta(from: &str, to: &str) -> Delta {
         assert!(BASE.contains(from), "{from}");
         let (base, to) = (config(BASE), config(&BASE.replacen(from, to, 1)));
-        let doors = base.portals.iter().enumerate();
-        let doors = doors.map(|(number, portal)| Arc::new(door(number, portal.listen))).collect();
-        let before = Arc::new(Served::first(base.clone(), doors, &Arc::new(Registry::default())));
+        let endpoints = base.portals.iter().enumerate();
+        let endpoints = endpoints.map(|(number, portal)| Arc::new(endpoint(number, portal.listen))).collect();
+        let before = Arc::new(Served::first(base.clone(), endpoints, &Arc::new(Registry::default())));
         let mut changes = Changes::<Uring>::new(&[], &before, &[], base.clone());
         for step in diff(&base, &to) {
             let plan = changes.plan_step(&step, &to).expect("it can be taken");
-            let door = plan.opens().map(|(portal, number, _)| door(number, portal.listen));
-            let prepared = changes.prepare(plan, None, door, Vec::new(), &System).expect("it can be taken");
+            let endpoint = plan.opens().map(|(portal, number, _)| endpoint(number, portal.listen));
+            let prepared =
+                changes.prepare(plan, None, endpoint, Vec::new(), &System).expect("it can be taken");
             changes.begin(prepared);
         }
         changes.served().since(&before)
@@ -259,7 +260,7 @@ chap = { user = 'a', secret = 'a secret of tests' }
     }
 
     #[test]
-    fn what_changes_no_right_of_any_session_has_no_task_judged() {
+    fn changes_that_affect_no_rights_check_no_tasks() {
         let nothing = [
             ("portal", "logins_max = 77\nportal"),
             ("luns = ['c']", "sessions_max = 3\nluns = ['c']"),

@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(10);
 
 /// How long shutdown waits for a last check of where stores are: one may hang.
-const LAST_LOOK: Duration = Duration::from_secs(5);
+const LAST_CHECK: Duration = Duration::from_secs(5);
 
 /// A unit's store.
 pub(crate) struct Watched {
@@ -59,7 +59,7 @@ pub(crate) struct Watch {
 enum WatchRequest {
     Grow(Growth),
     /// Measure the space that it takes from now on.
-    Weigh(SpaceWatch),
+    MeasureSpace(SpaceWatch),
 }
 
 /// A store that is to grow to this size, and the channel that waits for the outcome.
@@ -90,8 +90,8 @@ impl Watch {
     }
 
     /// Measures the space that the store takes from now on.
-    pub(crate) fn weigh(&self, space: Arc<Space>) {
-        let _ = self.until.send(WatchRequest::Weigh(SpaceWatch::new(space)));
+    pub(crate) fn measure_space(&self, space: Arc<Space>) {
+        let _ = self.until.send(WatchRequest::MeasureSpace(SpaceWatch::new(space)));
     }
 
     /// The unit is served from now on.
@@ -106,7 +106,7 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
     let (untils, last_looks): (Vec<_>, Vec<_>) =
         watches.into_iter().map(|watch| ((watch.begun, watch.until), watch.checked_at)).unzip();
     drop(untils);
-    let deadline = Instant::now() + LAST_LOOK;
+    let deadline = Instant::now() + LAST_CHECK;
     let left = || deadline.saturating_duration_since(Instant::now());
     // All are checked, so that the log names each.
     last_looks.iter().filter(|checked_at| checked_at.recv_timeout(left()) == Ok(false)).count() == 0
@@ -125,7 +125,7 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
         loop {
             let growth = match ended.recv_timeout(INTERVAL) {
                 Ok(WatchRequest::Grow(growth)) => Some(growth),
-                Ok(WatchRequest::Weigh(space_watch)) => {
+                Ok(WatchRequest::MeasureSpace(space_watch)) => {
                     watched.space_watch.get_or_insert(space_watch);
                     None
                 }
@@ -228,9 +228,9 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     /// Answers with a preset value.
-    struct Moody(Mutex<Result<Option<Traits>, String>>, AtomicU64);
+    struct PresetStore(Mutex<Result<Option<Traits>, String>>, AtomicU64);
 
-    impl Store for Moody {
+    impl Store for PresetStore {
         fn traits(&self) -> Traits {
             Traits { size_bytes: 7, ..Traits::NONE }
         }
@@ -263,8 +263,8 @@ mod tests {
         }
     }
 
-    fn watched() -> (Arc<Moody>, Watched) {
-        let store = Arc::new(Moody(Mutex::new(Ok(None)), AtomicU64::new(0)));
+    fn watched() -> (Arc<PresetStore>, Watched) {
+        let store = Arc::new(PresetStore(Mutex::new(Ok(None)), AtomicU64::new(0)));
         (store.clone(), watched_store("db", store))
     }
 
@@ -314,7 +314,7 @@ mod tests {
 
     /// Reports when it is checked, and then hangs on request.
     struct Hanging {
-        looks: mpsc::Sender<&'static str>,
+        checks: mpsc::Sender<&'static str>,
         name: &'static str,
         until: Option<Mutex<mpsc::Receiver<()>>>,
     }
@@ -325,7 +325,7 @@ mod tests {
         }
 
         fn refresh(&self) -> Result<Option<Traits>, String> {
-            let _ = self.looks.send(self.name);
+            let _ = self.checks.send(self.name);
             if let Some(until) = &self.until {
                 let _ = until.lock().unwrap().recv();
             }
@@ -338,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_hangs_keeps_no_other_from_being_watched_store() {
-        let (looks, looked) = mpsc::channel();
+    fn a_hung_store_does_not_keep_another_from_being_watched() {
+        let (checks, looked) = mpsc::channel();
         let (release, until) = mpsc::channel::<()>();
         let home = reactor::mailbox::mesh::<Message>(1).unwrap();
         let watch = |name: &'static str, until| {
-            let store = Arc::new(Hanging { looks: looks.clone(), name, until });
+            let store = Arc::new(Hanging { checks: checks.clone(), name, until });
             let watched = watched_store(name, store);
             let watch = start(watched, home[0].sender(0)).unwrap();
             watch.begin();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_hangs_is_not_grown_behind_the_back_of_who_waited_for_it() {
+    fn a_hung_store_is_not_grown_after_its_caller_has_timed_out() {
         /// Hangs while it is checked, and counts how often it grows.
         struct Slow(Hanging, AtomicU64);
 
@@ -383,11 +383,11 @@ mod tests {
             }
         }
 
-        let (looks, looked) = mpsc::channel();
+        let (checks, looked) = mpsc::channel();
         let (release, until) = mpsc::channel::<()>();
         let home = reactor::mailbox::mesh::<Message>(1).unwrap();
         let store = Arc::new(Slow(
-            Hanging { looks, name: "slow", until: Some(Mutex::new(until)) },
+            Hanging { checks, name: "slow", until: Some(Mutex::new(until)) },
             AtomicU64::new(0),
         ));
         let (_, watched) = watched();

@@ -3,7 +3,7 @@
 //! ([`initiator::remote::take_over`]).
 
 use crate::housekeeper::path_of;
-use crate::state::Keeper;
+use crate::state::StateSaver;
 use crate::state::files::Files;
 use initiator::InitiatorPort;
 use reactor::io::Io;
@@ -47,7 +47,7 @@ impl SavedPorts {
         let lines = ports.iter().map(|InitiatorPort { name, isid: [a, b, c, d, e, f] }| {
             format!("{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}{f:02x} {name}\n")
         });
-        Keeper::new(files).replace(&self.path, lines.collect::<String>().as_bytes(), false)
+        StateSaver::new(files).replace(&self.path, lines.collect::<String>().as_bytes(), false)
     }
 
     /// Ports of this name for `lanes` lanes: the saved ones, completed with new ones.
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_no_port_that_nobody_used() {
+    fn damaged_saved_ports_are_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let saved = SavedPorts::new(dir.path(), "S");
         for damaged in ["80000000000 a\n", "+80000000000 a\n", "800000000001\n", "800000000001 \n", "\n"] {

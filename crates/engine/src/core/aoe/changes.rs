@@ -31,7 +31,7 @@ pub(super) fn watches(
 
 impl<L: Line> Ethernet<L> {
     /// Whether the new snapshot still exports the unit of a session on this opening.
-    pub(in crate::core) fn lets_in(
+    pub(in crate::core) fn still_exports(
         &self,
         served: &Served,
         opening_number: u32,

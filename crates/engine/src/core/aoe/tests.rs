@@ -34,15 +34,15 @@ const VERSION: u8 = 0x10;
 const RESPONSE: u8 = 0x08;
 
 /// A host that sends from any address, and receives what is sent to the interface's own.
-struct Guest {
+struct AoeHost {
     packets: Packets,
     io: Uring,
     unit: Address,
     tag: u32,
 }
 
-impl Guest {
-    fn new(unit: Address) -> Guest {
+impl AoeHost {
+    fn new(unit: Address) -> AoeHost {
         let setup = Setup {
             interface: LOOPBACK,
             protocol: ETHERTYPE,
@@ -57,7 +57,7 @@ impl Guest {
         let arena = Arena::new(16 << 20).expect("memory");
         let mut io = Uring::new(arena, Waker::new().expect("a waker")).expect("an io_uring");
         let packets = Packets::new(socket, io.arena()).expect("memory");
-        Guest { packets, io, unit, tag: 0 }
+        AoeHost { packets, io, unit, tag: 0 }
     }
 
     fn send(&mut self, from: Mac, command: u8, argument: &[u8]) {
@@ -126,16 +126,16 @@ fn while_a_write_is_in_the_store_no_other_address_writes_its_sectors() {
         let (allow, deny) = (BTreeSet::new(), BTreeSet::new());
         config.aoe = vec![AoeInterface { name: LOOPBACK.into(), cores: vec![0], allow, deny }];
     });
-    let mut guest = Guest::new(unit);
+    let mut host = AoeHost::new(unit);
     store.hold();
     for (from, lba, byte) in [(ONE, 7, 1), (OTHER, 7, 2), (OTHER, 8, 3)] {
-        guest.write(from, lba, byte);
+        host.write(from, lba, byte);
     }
-    guest.settle();
+    host.settle();
     assert_eq!(store.held(), 2, "two of them are of one sector");
     store.release();
-    while guest.read(7) != 2 {}
-    assert_eq!(guest.read(8), 3);
+    while host.read(7) != 2 {}
+    assert_eq!(host.read(8), 3);
     daemon.stop().expect("its store is flushed");
 }
 
@@ -149,18 +149,18 @@ fn writes_that_wait_for_a_limit_leave_frames_for_others() {
         let (allow, deny) = (BTreeSet::new(), BTreeSet::new());
         config.aoe = vec![AoeInterface { name: LOOPBACK.into(), cores: vec![0], allow, deny }];
     });
-    let mut guest = Guest::new(limited);
-    for host in 0..8 {
+    let mut host = AoeHost::new(limited);
+    for sender in 0..8 {
         for lba in 0..60 {
-            guest.write(Mac([2, 0, 0, 0, 1, host]), lba, host);
+            host.write(Mac([2, 0, 0, 0, 1, sender]), lba, sender);
         }
-        guest.settle();
+        host.settle();
     }
-    guest.unit = other;
-    let own = Mac(guest.packets.mac());
-    guest.write(own, 0, 9);
-    assert_eq!(guest.answer()[15], 0, "no error");
-    assert_eq!(guest.read(0), 9);
+    host.unit = other;
+    let own = Mac(host.packets.mac());
+    host.write(own, 0, 9);
+    assert_eq!(host.answer()[15], 0, "no error");
+    assert_eq!(host.read(0), 9);
     daemon.stop().expect("the core ends in order");
 }
 
@@ -179,10 +179,10 @@ fn aoe_goes_once_nothing_that_came_there_can_be_written_and_others_lose_nothing(
         });
         let mut neighbour = Initiator::login(&url, &Login::named("one")).expect("a session");
         (0..2).for_each(|lun| neighbour.ready(lun).expect("the unit is ready"));
-        let mut guest = Guest::new(own(4));
+        let mut host = AoeHost::new(own(4));
         stores[0].hold();
-        guest.write(ONE, 7, 1);
-        guest.settle();
+        host.write(ONE, 7, 1);
+        host.settle();
         assert_eq!(stores[0].held(), 1);
         let mut to = daemon.config().clone();
         takes(&mut to);

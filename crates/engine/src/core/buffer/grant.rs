@@ -16,7 +16,7 @@ use wire::Places;
 impl<I: Io> Core<I> {
     /// Gives the task a buffer of `len` bytes (not 0), replacing the one it has.
     pub(in crate::core) fn take_buffer(&mut self, key: Key, len: u32, purpose: Purpose) -> Result<(), Short> {
-        self.give_buffer(key);
+        self.release_buffer(key);
         let task = self.tasks.get(key).ok_or(Short)?;
         let (origin, unit) = (task.origin, task.unit);
         let buffer = self.grant(origin, unit, len, purpose)?;
@@ -66,7 +66,7 @@ impl<I: Io> Core<I> {
     /// It waits behind those of its connection that already wait.
     pub(in crate::core) fn take_or_wait(&mut self, key: Key, len: u32, step: Option<Step>) -> bool {
         // A task that waits holds no buffer that others wait for.
-        self.give_buffer(key);
+        self.release_buffer(key);
         let Some(task) = self.tasks.get(key) else { return false };
         let (origin, unit) = (task.origin, task.unit);
         let is_first = self.connections.get(origin).is_none_or(|conn| conn.share.starving.is_empty());
@@ -84,7 +84,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Returns the task's buffer.
-    pub(in crate::core) fn give_buffer(&mut self, key: Key) {
+    pub(in crate::core) fn release_buffer(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if task.buffer.is_empty() {
             return;

@@ -50,7 +50,7 @@ fn those_that_take_all_they_can_get_leave_something_to_each_that_comes_later() {
 }
 
 #[test]
-fn what_comes_back_makes_shares_equal() {
+fn returned_buffers_even_out_shares() {
     for connections in [2, 8, 24] {
         let mut room = Room(88 << 20);
         let mut shares = filled(&mut room, connections);
@@ -86,7 +86,7 @@ fn a_window_that_was_opened_is_kept_to() {
 /// Sessions that never answer R2Ts block nobody, not even on their own core: others are served without
 /// waiting for them to end.
 #[test]
-fn who_does_not_send_what_was_asked_for_leaves_buffers_to_others() {
+fn an_initiator_that_withholds_requested_data_leaves_buffers_to_others() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (daemon, url) = serve(1, &stores, |config| config.stall_timeout = Duration::from_secs(3600));
     let mut mute: Vec<Slow> = (0..24).map(|n| Slow::login(&url, &format!("mute{n}"))).collect();

@@ -12,13 +12,13 @@ use reactor::io::Io;
 /// What a session may do with a served unit. A change may remove each right separately.
 #[derive(Clone, Copy)]
 struct Rights {
-    is_let_in: bool,
+    is_admitted: bool,
     is_shown: bool,
     /// Its group is not `read_only`.
     may_write: bool,
 }
 
-const ALL: Rights = Rights { is_let_in: true, is_shown: true, may_write: true };
+const ALL: Rights = Rights { is_admitted: true, is_shown: true, may_write: true };
 
 impl<I: Io> Core<I> {
     /// Tasks that have begun and use units in a way that their sessions, ended or not, were entitled to in
@@ -59,7 +59,7 @@ impl<I: Io> Core<I> {
         };
         // A group that is `read_only` may not give orders either.
         task.units()
-            .any(|unit| loses(unit, |rights| rights.is_let_in) || loses(unit, |rights| rights.is_shown))
+            .any(|unit| loses(unit, |rights| rights.is_admitted) || loses(unit, |rights| rights.is_shown))
             || task.changes(&|unit| loses(unit, |rights| rights.may_write))
     }
 
@@ -71,16 +71,19 @@ impl<I: Io> Core<I> {
         let conn = self.connections.get(session);
         let Some(conn) = conn.filter(|conn| conn.facts.epoch <= served.epoch) else { return ALL };
         if let Way::Interface { opening_number, .. } = conn.facts.way {
-            return Rights { is_shown: self.ethernet.lets_in(served, opening_number, session, unit), ..ALL };
+            return Rights {
+                is_shown: self.ethernet.still_exports(served, opening_number, session, unit),
+                ..ALL
+            };
         }
         let target = conn.facts.target_number().and_then(|number| served.target(number));
         let Some(target) = target.map(|index| &served.config.targets[index]) else {
-            return Rights { is_let_in: false, ..ALL };
+            return Rights { is_admitted: false, ..ALL };
         };
         let group = group(served, &conn.facts);
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target.luns);
         Rights {
-            is_let_in: conn.why_not(served).is_none(),
+            is_admitted: conn.revocation_reason(served).is_none(),
             is_shown: luns.iter().any(|(_, shown)| *shown == index),
             may_write: group.is_none_or(|group| !group.read_only),
         }

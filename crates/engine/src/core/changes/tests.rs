@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::core::connection::{Connection, Phase};
 use crate::daemon::{ChangeError, NotSaved, share};
 use crate::message::{Facts, Message, Origin, Waiter, Way};
-use crate::served::{Door, Parts, Served};
+use crate::served::{Endpoint, Parts, Served};
 use crate::slots::Key;
 use crate::state::files::System;
 use crate::stores::Opened;
@@ -84,7 +84,7 @@ fn luns(initiator: &mut Initiator) -> Vec<u8> {
 }
 
 #[test]
-fn a_lun_that_comes_is_served_and_each_nexus_is_notified_once() {
+fn an_added_lun_is_served_and_each_nexus_is_notified_once() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (mut daemon, url) = serve(2, &stores, |_| {});
     let mut initiators = ["one", "two", "three"].map(|name| {
@@ -118,7 +118,7 @@ fn a_lun_that_comes_is_served_and_each_nexus_is_notified_once() {
 }
 
 #[test]
-fn a_lun_that_goes_takes_nothing_new_and_ends_what_was_begun() {
+fn a_removed_lun_accepts_nothing_new_and_finishes_what_has_begun() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (mut daemon, url) = serve(2, &stores, |_| {});
     let third = HeldStore::new();
@@ -218,7 +218,7 @@ fn a_lun_whose_last_flush_hangs_does_not_hold_up_the_next_that_goes() {
     let stores = [HeldStore::new(), HeldStore::new(), HeldStore::new()];
     let (mut daemon, _) = serve(1, &stores, |_| {});
     // Its flush waits.
-    stores[1].cling(true);
+    stores[1].delay_close(true);
     stores[1].hold();
     daemon.wait_at_most(Duration::ZERO);
     let what = unended(daemon.apply(Change::Remove { name: "lun1".into() }));
@@ -227,7 +227,7 @@ fn a_lun_whose_last_flush_hangs_does_not_hold_up_the_next_that_goes() {
     daemon.wait_at_most(Duration::from_secs(60));
     daemon.apply(Change::Remove { name: "lun2".into() }).expect("it goes");
     assert_eq!(Arc::strong_count(&stores[2]), 1, "nobody has the store any more");
-    stores[1].cling(false);
+    stores[1].delay_close(false);
     stores[1].release();
     while daemon.has_leaving() {
         std::thread::yield_now();
@@ -244,13 +244,13 @@ fn what_a_lun_lost_that_went_when_nobody_waited_any_more_is_reported_and_remembe
         let events = Events::to(move |event| reports.send(event).expect("somebody reads them"));
         let (mut daemon, _) = serve_reporting(2, &stores, events, |_| {});
         // Its flush waits, and fails.
-        stores[1].cling(true);
+        stores[1].delay_close(true);
         stores[1].hold();
         stores[1].fail_flushes();
         daemon.wait_at_most(Duration::ZERO);
         unended(daemon.apply(Change::Remove { name: "lun1".into() }));
         stores[1].wait_for(1);
-        stores[1].cling(false);
+        stores[1].delay_close(false);
         stores[1].release();
         while Arc::strong_count(&stores[1]) > 1 || (is_looked_at && daemon.has_leaving()) {
             std::thread::yield_now();
@@ -509,7 +509,7 @@ fn what_the_home_of_a_lun_that_has_gone_is_asked_reaches_no_core() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (mut daemon, url) = serve(2, &stores, |_| {});
     let (_, mail) = daemon.insides();
-    stores[1].cling(true);
+    stores[1].delay_close(true);
     let remover = std::thread::spawn(move || {
         daemon.apply(Change::Remove { name: "lun1".into() }).expect("it goes");
         daemon
@@ -523,7 +523,7 @@ fn what_the_home_of_a_lun_that_has_gone_is_asked_reaches_no_core() {
         initiator.ready(0).expect("its neighbour serves");
         initiator.logout().expect("an answer");
     }
-    stores[1].cling(false);
+    stores[1].delay_close(false);
     let daemon = remover.join().expect("it ends");
     daemon.stop().expect("every core ends in order");
 }
@@ -556,9 +556,9 @@ fn another_lun_takes_the_place_of_one_that_goes() {
 }
 
 /// A portal that listens on this socket.
-fn door(address: SocketAddr, socket: Option<&Arc<TcpListener>>) -> Door {
+fn endpoint(address: SocketAddr, socket: Option<&Arc<TcpListener>>) -> Endpoint {
     let handle = socket.map(|socket| reactor::net::handle(socket));
-    Door { number: 0, address, handle, socket: socket.cloned(), by_device: None }
+    Endpoint { number: 0, address, handle, socket: socket.cloned(), by_device: None }
 }
 
 /// The first of two cores, with the home of a unit, and the mailbox of the other.
@@ -576,8 +576,8 @@ fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
     }];
     let (mut units, _) = NewUnit::all(&config, &opened, &System);
     let address = config.portals[0].listen;
-    let door = door(address, None);
-    let (shared, served) = share(config, vec![door], i32::MAX, mpsc::channel().0, Events::default());
+    let endpoint = endpoint(address, None);
+    let (shared, served) = share(config, vec![endpoint], i32::MAX, mpsc::channel().0, Events::default());
     let [first, other] = mailbox::mesh(2).expect("mailboxes").try_into().ok().expect("two");
     let io = Uring::new(Arena::new(1 << 24).expect("memory"), first.waker()).expect("an io_uring");
     (Core::new(0, io, shared, served, first, units.iter_mut().map(|unit| unit.on(0)).collect()), other)
@@ -599,11 +599,11 @@ fn serve_next(
     core: &mut Core<Uring>,
     other: &mut Mailbox<Message>,
     config: Config,
-    doors: Vec<Arc<Door>>,
+    endpoints: Vec<Arc<Endpoint>>,
 ) -> mpsc::Receiver<bool> {
     let Served { units, targets, segments, .. } = &*core.served;
     let (units, targets, segments) = (units.clone(), targets.clone(), segments.clone());
-    let parts = Parts { config, units, targets, doors, segments, ledgers: Vec::new() };
+    let parts = Parts { config, units, targets, endpoints, segments, ledgers: Vec::new() };
     let served = Arc::new(core.served.next(parts));
     let ((taken, _), (done, is_done)) = (mpsc::channel(), mpsc::channel());
     other.post(0, Message::Serve { served, taken, done });
@@ -616,7 +616,7 @@ fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
     const UNIT: u32 = 0;
     let store = HeldStore::new();
     let (mut core, mut other) = first_of_two(&store);
-    store.cling(true);
+    store.delay_close(true);
     store.hold();
     let (done, is_done) = mpsc::channel();
     other.post(0, Message::RemoveUnit { unit: UNIT, done });
@@ -627,7 +627,7 @@ fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
     let origin = Origin { core: 1, who };
     other.post(0, Message::Home { unit: UNIT, origin, request: HomeRequest::StoreReset });
     assert!(matches!(turns(&mut core, &mut other)[..], [Message::Publish { unit: UNIT, .. }]));
-    store.cling(false);
+    store.delay_close(false);
     store.release();
     assert!(turns(&mut core, &mut other).is_empty(), "somebody waits for it");
     assert!(store.has_held(0), "it was flushed");
@@ -664,7 +664,7 @@ fn idle(core: &mut Core<Uring>, serial: u64) {
         crc32c: reactor::crc::crc32c,
     })));
     let key = core.connections.insert(Connection::new(machine, facts, Phase::Serving, None));
-    core.equip(key);
+    core.assign_luns(key);
 }
 
 #[test]
@@ -675,8 +675,8 @@ fn sessions_that_a_change_does_not_concern_are_left_alone() {
     let mut reached = |change: fn(&mut Config)| {
         let mut config = Config::clone(&core.served.config);
         change(&mut config);
-        let doors = core.served.doors.clone();
-        serve_next(&mut core, &mut other, config, doors);
+        let endpoints = core.served.endpoints.clone();
+        serve_next(&mut core, &mut other, config, endpoints);
         let epoch = Some(core.served.epoch);
         core.connections.iter().filter(|(_, conn)| conn.served == epoch).count() as u64
     };
@@ -693,8 +693,8 @@ fn a_portal_listens_by_what_it_has_now_and_by_nothing_that_it_had() {
     let mut serve = |socket: Option<&Arc<TcpListener>>, rdma| {
         let mut config = Config::clone(&core.served.config);
         config.portals[0].rdma = rdma;
-        let doors = vec![Arc::new(door(config.portals[0].listen, socket))];
-        let is_done = serve_next(&mut core, &mut other, config, doors);
+        let endpoints = vec![Arc::new(endpoint(config.portals[0].listen, socket))];
+        let is_done = serve_next(&mut core, &mut other, config, endpoints);
         assert_eq!(is_done.try_recv(), Ok(true), "it listens where it is to, and nowhere else");
         let connect =
             |socket: &Arc<TcpListener>| TcpStream::connect(socket.local_addr().expect("an address"));

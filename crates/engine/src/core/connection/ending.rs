@@ -314,7 +314,7 @@ impl<I: Io> Core<I> {
         if conn.login.predecessors > 0 {
             for core in 0..self.cores() {
                 // Behind the requests to end these, which went through the mailbox even to this core.
-                self.mailbox.post(core, Message::Forsaken { core: self.me, parked: key });
+                self.mailbox.post(core, Message::WaiterEnded { core: self.me, parked: key });
             }
         }
     }
@@ -373,7 +373,7 @@ impl<I: Io> Core<I> {
 
     /// Ends a session that the configuration no longer admits: its initiator is notified where the protocol
     /// can.
-    pub(in crate::core) fn dismiss(&mut self, key: Key, reason: &'static str) {
+    pub(in crate::core) fn disconnect_with_notice(&mut self, key: Key, reason: &'static str) {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.closing.why = Some(reason);
         }

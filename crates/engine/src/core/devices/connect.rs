@@ -16,15 +16,15 @@ use tracing::Level;
 
 impl<I: Io> Core<I> {
     /// The descriptor of the RDMA listener that this core watches at a portal.
-    pub(in crate::core) fn heeds(&self, portal: usize) -> Option<Handle> {
+    pub(in crate::core) fn device_listener(&self, portal: usize) -> Option<Handle> {
         let is_ours = self.acceptor(portal) == Some(self.me);
-        let door = self.served.door(portal).filter(|_| is_ours)?;
-        door.by_device.as_ref().map(|listener| listener.handle())
+        let endpoint = self.served.endpoint(portal).filter(|_| is_ours)?;
+        endpoint.by_device.as_ref().map(|listener| listener.handle())
     }
 
     /// Watches the RDMA listener of a portal, if this is the core that accepts for it.
     pub(in crate::core) fn listen_by_device(&mut self, portal: usize) {
-        if let Some(listener) = self.heeds(portal)
+        if let Some(listener) = self.device_listener(portal)
             && !self.stop.has_begun()
             && !self.devices.watched.contains_key(&portal)
         {
@@ -35,7 +35,7 @@ impl<I: Io> Core<I> {
 
     /// This core accepts RDMA connections at these portals only.
     pub(in crate::core) fn leave_devices(&mut self, ours: &BTreeSet<usize>) {
-        for portal in self.devices.beside(|portal| self.heeds(portal)) {
+        for portal in self.devices.beside(|portal| self.device_listener(portal)) {
             self.io.unwatch(asked_tag(portal));
         }
         self.devices.deviceless.retain(|portal| ours.contains(portal));
@@ -45,14 +45,14 @@ impl<I: Io> Core<I> {
     /// The listener of a portal has an event.
     pub(in crate::core) fn asked(&mut self, portal: usize) {
         let by = self.devices.watched.remove(&portal);
-        if by != self.heeds(portal) {
+        if by != self.device_listener(portal) {
             // It was to stop on this core.
             self.listen_by_device(portal);
             return self.acknowledge_changes();
         }
-        let Some(door) = self.served.door(portal).cloned() else { return };
-        let Some(listener) = &door.by_device else { return };
-        let address = door.address;
+        let Some(endpoint) = self.served.endpoint(portal).cloned() else { return };
+        let Some(listener) = &endpoint.by_device else { return };
+        let address = endpoint.address;
         loop {
             match listener.next_arrival() {
                 Arrival::Asked(incoming) if self.stop.has_begun() => incoming.reject(),
@@ -87,11 +87,11 @@ impl<I: Io> Core<I> {
         }
         let served = &self.served;
         self.devices.deviceless.retain(|portal| {
-            let Some(door) = served.door(*portal) else { return false };
-            let Some(listener) = &door.by_device else { return false };
+            let Some(endpoint) = served.endpoint(*portal) else { return false };
+            let Some(listener) = &endpoint.by_device else { return false };
             let is_back = listener.relisten().is_ok();
             if is_back {
-                tracing::info!("{}: an RDMA device listens again", door.address);
+                tracing::info!("{}: an RDMA device listens again", endpoint.address);
             }
             !is_back
         });

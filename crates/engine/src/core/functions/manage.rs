@@ -193,7 +193,7 @@ impl<I: Io> Core<I> {
         function.unquiet = Some(cores);
         let requester = function.requester;
         for core in 0..cores {
-            self.post(core, Message::Quieten(requester));
+            self.post(core, Message::QuiesceNexus(requester));
         }
     }
 

@@ -53,13 +53,13 @@ impl Session {
         while self.next.pop_front_if(|next| *next <= now.0).is_some() {}
         while self.line.waiting.len() + self.next.len() < self.depth {
             match self.line.bar(Some(self.bytes), Attribute::Simple, now) {
-                None => self.is_let_in(now),
+                None => self.assert_admitted(now),
                 Some(wait) => self.line.push(Key { index: 0, generation: 0 }, Attribute::Simple, wait),
             }
         }
     }
 
-    fn is_let_in(&mut self, now: Time) {
+    fn assert_admitted(&mut self, now: Time) {
         self.commands += 1;
         if self.round > 0 {
             self.next.push_back(now.0 + self.round);
@@ -87,7 +87,7 @@ fn run(mut sessions: Vec<Session>) -> Vec<u64> {
         while std::mem::take(&mut has_gone) {
             for at in &awake {
                 if sessions[*at].line.next(now).is_some() {
-                    sessions[*at].is_let_in(now);
+                    sessions[*at].assert_admitted(now);
                     has_gone = true;
                 }
             }
@@ -172,7 +172,7 @@ fn the_limit_of_a_group_holds_beside_that_of_a_lun() {
 }
 
 #[test]
-fn who_uses_ten_luns_has_no_more_of_the_limit_of_a_group_than_who_uses_one() {
+fn an_initiator_of_ten_luns_gets_no_more_of_a_group_limit_than_one_of_one() {
     for rate in [50, 200, 5000, 50_000] {
         let all = limit(rate, 0);
         let of_group = |share: &Arc<Share>, depth| {
@@ -340,7 +340,7 @@ fn held_up_by_group() -> (crate::Daemon, Initiator, [u32; 2]) {
 }
 
 #[test]
-fn who_is_behind_another_lun_has_its_turn_when_that_is_aborted() {
+fn a_lun_queued_behind_another_has_its_turn_when_that_is_aborted() {
     const ABORT_TASK: u8 = 1;
     let (daemon, mut initiator, [first, behind]) = held_up_by_group();
     assert_eq!(initiator.manage(ABORT_TASK, 0, first).expect("an answer"), 0);
@@ -353,7 +353,7 @@ fn who_is_behind_another_lun_has_its_turn_when_that_is_aborted() {
 }
 
 #[test]
-fn who_is_behind_another_lun_has_its_turn_when_that_is_not_shown_any_more() {
+fn a_lun_queued_behind_another_has_its_turn_when_that_is_hidden() {
     let (mut daemon, mut initiator, [first, behind]) = held_up_by_group();
     let mut config = daemon.config().clone();
     config.targets[0].luns.remove(0);
@@ -369,7 +369,7 @@ fn who_is_behind_another_lun_has_its_turn_when_that_is_not_shown_any_more() {
 }
 
 #[test]
-fn who_is_behind_another_lun_goes_when_the_group_is_not_limited_any_more() {
+fn a_lun_queued_behind_another_continues_when_the_group_is_no_longer_limited() {
     let (mut daemon, mut initiator, tags) = held_up_by_group();
     let mut config = daemon.config().clone();
     config.targets[0].groups[0].limits = config::Limits::default();

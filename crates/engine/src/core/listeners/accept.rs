@@ -1,6 +1,6 @@
 //! How TCP connections are accepted, and held while there is no descriptor for them.
 
-use super::{Newcomer, PausedPortal};
+use super::{AwaitingDescriptor, PausedPortal};
 use crate::core::connection::Phase;
 use crate::core::connection::ending::log_refusal;
 use crate::core::{Core, kind};
@@ -35,7 +35,7 @@ impl<I: Io> Core<I> {
     /// The socket on which this core accepts at a portal.
     fn accepts_by(&self, portal: usize) -> Option<Handle> {
         let is_ours = self.acceptor(portal) == Some(self.me);
-        self.served.door(portal).filter(|_| is_ours).and_then(|door| door.handle)
+        self.served.endpoint(portal).filter(|_| is_ours).and_then(|endpoint| endpoint.handle)
     }
 
     /// Listens on a portal, if this is the core that accepts for it.
@@ -54,7 +54,7 @@ impl<I: Io> Core<I> {
     /// nowhere else.
     pub(in crate::core) fn listen_where_served(&mut self) {
         let served = self.served.clone();
-        let all = served.doors.iter().map(|door| door.number);
+        let all = served.endpoints.iter().map(|endpoint| endpoint.number);
         let ours: BTreeSet<usize> = all.filter(|portal| self.acceptor(*portal) == Some(self.me)).collect();
         for portal in self.listeners.beside(|portal| self.accepts_by(portal)) {
             self.io.unwatch(accept_tag(portal));
@@ -72,7 +72,7 @@ impl<I: Io> Core<I> {
     /// Whether this core still listens where it should not.
     pub(in crate::core) fn still_listens(&self) -> bool {
         !self.listeners.beside(|portal| self.accepts_by(portal)).is_empty()
-            || !self.devices.beside(|portal| self.heeds(portal)).is_empty()
+            || !self.devices.beside(|portal| self.device_listener(portal)).is_empty()
     }
 
     pub(in crate::core) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
@@ -121,10 +121,10 @@ impl<I: Io> Core<I> {
     /// daemon itself needs.
     fn seat(&mut self, portal: usize, socket: Handle) {
         if socket.0 < self.shared.sockets_end || self.stop.has_begun() {
-            self.welcome(portal, socket);
+            self.begin_login(portal, socket);
         } else if self.ask_for_room(portal) {
             let until = self.io.now().after(ROOM_WITHIN);
-            return self.listeners.newcomers.push(Newcomer { portal, socket, until });
+            return self.listeners.awaiting_descriptor.push(AwaitingDescriptor { portal, socket, until });
         } else {
             if let Some((local, from)) = self.io.addresses(socket) {
                 log_refusal(&Way::Portal { number: portal, from, local }, NO_DESCRIPTOR);
@@ -153,11 +153,12 @@ impl<I: Io> Core<I> {
     /// The new connection at a portal gets the descriptor that has become free, unless something else was
     /// faster.
     pub(in crate::core) fn room_made(&mut self, portal: usize) {
-        let Some(index) = self.listeners.newcomers.iter().position(|newcomer| newcomer.portal == portal)
+        let Some(index) =
+            self.listeners.awaiting_descriptor.iter().position(|newcomer| newcomer.portal == portal)
         else {
             return self.listen(portal);
         };
-        let Newcomer { socket, .. } = self.listeners.newcomers.swap_remove(index);
+        let AwaitingDescriptor { socket, .. } = self.listeners.awaiting_descriptor.swap_remove(index);
         let socket = match self.io.duplicate(socket) {
             Some(lowest) => {
                 self.io.close(socket);
@@ -168,7 +169,7 @@ impl<I: Io> Core<I> {
         self.seat(portal, socket);
     }
 
-    fn welcome(&mut self, portal: usize, socket: Handle) {
+    fn begin_login(&mut self, portal: usize, socket: Handle) {
         let addresses = self.io.addresses(socket);
         let offered = self.served.portal(portal).map(|(_, portal)| portal.transports);
         let (Some((local, from)), Some(offered), false) = (addresses, offered, self.stop.has_begun()) else {

@@ -31,7 +31,7 @@ use crate::core::lun::LunState;
 use crate::core::session::session_name;
 use crate::core::task::to_wire;
 use crate::core::{Core, GOODBYE_SECONDS};
-use crate::message::{Facts, Message, Migrant, Way};
+use crate::message::{Facts, Message, MigratingConnection, Way};
 use crate::slots::Key;
 use proto::services::{self, Down, TaskId};
 use proto::time::Time;
@@ -76,7 +76,7 @@ impl<I: Io> Core<I> {
                     conn.load.past_work = std::mem::take(&mut conn.load.work);
                 });
             }
-            Due::Judge => {
+            Due::Decide => {
                 let keys = self.keys_where(|conn| conn.phase == Phase::Serving && conn.load.past_work > 0);
                 let blocked: Vec<Key> = self
                     .tasks
@@ -165,7 +165,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Cancels the move of a session, if one is under way: it is served here.
-    pub(in crate::core) fn stay_where_it_is(&mut self) {
+    pub(in crate::core) fn cancel_move(&mut self) {
         if let Some(key) = self.moves.drain.as_ref().map(|drain| drain.key) {
             self.stay(key);
         }
@@ -237,7 +237,7 @@ impl<I: Io> Core<I> {
         let stream = conn.stream.expect("what a device carries does not move");
         let (socket, unread) = stream.detach(&mut self.io);
         let closings = conn.facts.target.as_ref().map_or(0, |target| self.endings.closings(target));
-        let migrant = Migrant {
+        let migrating = MigratingConnection {
             machine: conn.machine,
             socket,
             unread,
@@ -248,12 +248,13 @@ impl<I: Io> Core<I> {
             reach: conn.reach,
             closings,
         };
-        self.post(to, Message::Adopt(Box::new(migrant)));
+        self.post(to, Message::Migrate(Box::new(migrating)));
     }
 
     /// A connection that has moved here.
-    pub(in crate::core) fn adopt(&mut self, migrant: Migrant) {
-        let Migrant { machine, socket, unread, facts, luns, lun_list, served, reach, closings } = migrant;
+    pub(in crate::core) fn accept_migrating(&mut self, migrating: MigratingConnection) {
+        let MigratingConnection { machine, socket, unread, facts, luns, lun_list, served, reach, closings } =
+            migrating;
         let target = facts.target.clone();
         let phase = if target.is_some() { Phase::Arriving } else { Phase::Login };
         let key = self.install(machine, facts, phase, socket, unread);
@@ -271,14 +272,14 @@ impl<I: Io> Core<I> {
         let units = &self.units;
         conn.luns.iter_mut().filter(|lun| units.get(lun.unit).is_none()).for_each(LunState::forget);
         conn.load.rests_until = self.io.now().after(REST);
-        let why = conn.why_not(&self.served);
+        let why = conn.revocation_reason(&self.served);
         self.catch_up_with_served(key);
         self.catch_up(key);
         self.serve_arrivals();
         if target.is_some_and(|target| closings < self.endings.closings(&target)) {
             self.gone(key, COLD_RESET);
         } else if let Some(why) = why {
-            self.dismiss(key, why);
+            self.disconnect_with_notice(key, why);
         } else if self.stop.is_drained() {
             // The other cores have been notified that no more writes come from here.
             self.gone(key, STOPS);

@@ -70,7 +70,7 @@ impl<I: Io> Core<I> {
 
     /// A function of this nexus must not be answered while RDMA of tasks that it has ended is in progress,
     /// here or on other channels: its initiator reuses its buffers after that.
-    pub(in crate::core) fn quieten(&mut self, requester: Requester) {
+    pub(in crate::core) fn quiesce_nexus(&mut self, requester: Requester) {
         self.functions.requesters.push(requester);
         self.answer_quiet();
     }

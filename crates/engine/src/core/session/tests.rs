@@ -37,7 +37,7 @@ fn login(url: &Url, name: &str) -> Initiator {
 }
 
 /// Whether the target has sent anything.
-fn has_heard(initiator: &Initiator) -> bool {
+fn has_received(initiator: &Initiator) -> bool {
     let stream = initiator.stream();
     stream.set_nonblocking(true).expect("a socket");
     let heard = stream.peek(&mut [0]);
@@ -123,7 +123,7 @@ fn a_logout_is_answered_when_no_task_can_write_any_more() {
         leaves.send(&logout).expect("it is sent");
         stores[0].wait_for_cancel(1);
         is_served(&mut other, 1);
-        assert!(!has_heard(&leaves), "the WRITE may still land");
+        assert!(!has_received(&leaves), "the WRITE may still land");
         stores[0].release();
         let answer = leaves.receive().expect("an answer");
         assert_eq!((answer.opcode(), answer.header[2]), (LOGOUT_RESPONSE, 0));
@@ -180,7 +180,7 @@ fn a_copy_in_the_background_ends_with_its_session() {
     leaves.send(&logout).expect("it is sent");
     stores[1].wait_for_cancel(1);
     is_served(&mut other, 0);
-    assert!(!has_heard(&leaves), "the copy may still write");
+    assert!(!has_received(&leaves), "the copy may still write");
     stores[1].release();
     assert_eq!(leaves.receive().expect("an answer").opcode(), LOGOUT_RESPONSE);
     is_half_copied(&mut other);
@@ -226,7 +226,7 @@ fn target_cold_reset_is_answered_when_a_copy_in_the_background_is_over() {
     let (_copies, mut other) = copying(&url, &stores);
     let reset = other.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
     stores[1].wait_for_cancel(1);
-    assert!(!has_heard(&other), "the copy may still write");
+    assert!(!has_received(&other), "the copy may still write");
     stores[1].release();
     assert_eq!(other.complete(reset).expect("an answer").status, COMPLETE);
     let mut after = login(&url, "after");
@@ -243,7 +243,7 @@ fn expect_event(initiator: &mut Initiator, event: u8) {
 }
 
 #[test]
-fn at_the_end_sessions_are_dropped_in_words_when_no_task_can_write_any_more() {
+fn at_shutdown_sessions_are_dropped_with_a_message_once_no_task_can_write() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (daemon, url) = serve(1, &stores, |_| {});
     let mut idle = login(&url, "idle");
@@ -255,7 +255,7 @@ fn at_the_end_sessions_are_dropped_in_words_when_no_task_can_write_any_more() {
     expect_event(&mut idle, CONNECTION_DROP);
     assert!(idle.receive().is_err(), "the connection has ended");
     stores[0].wait_for_cancel(1);
-    assert!(!has_heard(&writes), "the WRITE may still land");
+    assert!(!has_received(&writes), "the WRITE may still land");
     stores[0].release();
     expect_event(&mut writes, CONNECTION_DROP);
     assert_eq!(stores[0].held(), 0);
@@ -461,7 +461,7 @@ fn target_cold_reset_is_answered_when_no_session_of_the_target_can_write() {
         stores[0].wait_for_cancel(1);
         let mut late = login(&url, "late");
         is_served(&mut late, 0);
-        assert!(!has_heard(&asks), "the other session may still write");
+        assert!(!has_received(&asks), "the other session may still write");
         stores[0].release();
         assert_eq!(asks.complete(reset).expect("an answer").status, COMPLETE);
         assert!(asks.receive().is_err(), "its session has ended, too");
@@ -518,7 +518,7 @@ fn target_cold_reset_waits_for_the_homes_of_all_units() {
         let reset = asks.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
         assert!(holds.receive().is_err(), "its session has ended");
         login(&elsewhere, "another").logout().expect("an answer");
-        assert!(!has_heard(&asks), "the unit is still reserved");
+        assert!(!has_received(&asks), "the unit is still reserved");
         stores[1].release();
         assert_eq!(asks.complete(reset).expect("an answer").status, COMPLETE);
         assert_eq!(writes.complete(clear).expect("an answer").status, COMPLETE);
@@ -579,7 +579,7 @@ fn a_logout_is_answered_when_its_reservation_is_gone() {
             .word(28, reserves.next_stat_sn());
         reserves.send(&logout).expect("it is sent");
         is_served(&mut other, 1);
-        assert!(!has_heard(&reserves), "the unit is still reserved");
+        assert!(!has_received(&reserves), "the unit is still reserved");
         stores[0].release();
         assert_eq!(reserves.receive().expect("an answer").opcode(), LOGOUT_RESPONSE);
         other.ready(0).expect("nobody has reserved the unit");
@@ -620,7 +620,7 @@ fn a_logout_behind_a_reset_waits_for_its_unit_alone() {
         resets.send(&logout).expect("it is sent");
         let mut quick = login(&url, "quick");
         is_served(&mut quick, 0);
-        assert!(!has_heard(&resets), "the unit is still to be reset");
+        assert!(!has_received(&resets), "the unit is still to be reset");
         stores[0].release();
         while resets.receive().expect("an answer").opcode() != LOGOUT_RESPONSE {}
         assert!(!clears.has_ended(clear), "the other unit is still held up");
@@ -636,7 +636,7 @@ fn a_logout_behind_a_reset_waits_for_its_unit_alone() {
 
 /// Also while other channels of the nexus exist.
 #[test]
-fn what_a_channel_has_asked_for_does_not_reach_who_comes_next() {
+fn data_requested_by_a_channel_does_not_reach_its_successor() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (daemon, url) = serve_all(&stores);
     let guid = format!("{GUID:016x}");
@@ -699,7 +699,7 @@ fn a_sanitize_that_is_aborted_while_its_home_begins_it_is_waited_for() {
                 .word(28, erases.next_stat_sn());
             erases.send(&logout).expect("it is sent");
             is_served(&mut other, 1);
-            assert!(!has_heard(&erases), "the SANITIZE may still begin");
+            assert!(!has_received(&erases), "the SANITIZE may still begin");
             stores[0].release();
             assert_eq!(erases.receive().expect("an answer").opcode(), LOGOUT_RESPONSE);
         } else {

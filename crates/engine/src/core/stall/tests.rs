@@ -14,7 +14,7 @@ const PIECE: u32 = 256 << 10;
 
 /// It keeps sending what one R2T requests, each time in much less than `stall_timeout`.
 #[test]
-fn who_sends_a_little_now_and_then_does_not_hold_up_an_ordered_task() {
+fn a_trickle_of_data_does_not_hold_up_an_ordered_task() {
     let stores = [HeldStore::new()];
     let (daemon, url) = serve(1, &stores, |config| config.stall_timeout = Duration::from_millis(300));
     let mut slow = Slow::login(&url, "slow");
@@ -60,14 +60,14 @@ fn queue(pace: &mut Pace, pieces: usize) -> VecDeque<Moving> {
 }
 
 #[test]
-fn who_keeps_up_with_the_rate_may_have_a_deep_queue() {
+fn an_initiator_within_the_rate_may_have_a_deep_queue() {
     let mut pace = Pace::default();
     let mut moving = queue(&mut pace, 512);
     assert_eq!(seconds_until_late(&mut pace, &mut moving, 1_170_000), None);
 }
 
 #[test]
-fn who_moves_a_little_now_and_then_is_late_soon() {
+fn a_trickle_of_data_is_soon_late() {
     let mut pace = Pace::default();
     let mut moving = queue(&mut pace, 512);
     let late = seconds_until_late(&mut pace, &mut moving, u64::from(PIECE) / 3);

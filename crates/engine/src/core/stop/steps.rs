@@ -10,7 +10,7 @@ use store::lane::{Op, Submitted};
 impl<I: Io> Core<I> {
     pub(in crate::core) fn stop(&mut self) {
         self.stop.deadline = Some(self.io.now().after(GOODBYE));
-        self.stay_where_it_is();
+        self.cancel_move();
         self.listeners.close(&mut self.io);
         self.say_goodbye(GOODBYE_SECONDS);
     }

@@ -528,7 +528,7 @@ impl<I: Io> Core<I> {
         self.quiesce_buffer(key);
         self.stop_moving(key);
         self.forget_connection(key);
-        self.give_buffer(key);
+        self.release_buffer(key);
         let Some(Task { gated, aborted, unit, claim, .. }) = self.tasks.get(key) else { return };
         let (gated, aborted, unit, claim) = (*gated, *aborted, *unit, *claim);
         self.tasks.free(key);

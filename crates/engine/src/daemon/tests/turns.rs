@@ -34,7 +34,7 @@ impl Meter {
 
 /// A lane that records the work it does.
 struct Metered {
-    lane: Box<dyn Lane<Noting>>,
+    lane: Box<dyn Lane<RecordingIo>>,
     /// Bytes that the system has to clear for each write.
     fresh: u64,
     turn: Arc<AtomicUsize>,
@@ -47,17 +47,17 @@ impl Metered {
     }
 }
 
-impl Lane<Noting> for Metered {
+impl Lane<RecordingIo> for Metered {
     fn borrow(&mut self, offset: u64, len: u32) -> Option<Span> {
         self.lane.borrow(offset, len)
     }
 
-    fn read_now(&mut self, io: &mut Noting, offset: u64, into: &Places) -> bool {
+    fn read_now(&mut self, io: &mut RecordingIo, offset: u64, into: &Places) -> bool {
         self.note(u64::from(into.len()));
         self.lane.read_now(io, offset, into)
     }
 
-    fn write_now(&mut self, io: &mut Noting, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
+    fn write_now(&mut self, io: &mut RecordingIo, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
         if self.fresh > 0 && !may_clear {
             return None;
         }
@@ -73,7 +73,7 @@ impl Lane<Noting> for Metered {
         if matches!(op, Op::Write { .. }) { self.fresh } else { 0 }
     }
 
-    fn submit(&mut self, io: &mut Noting, id: OpId, op: &Op) -> Submitted {
+    fn submit(&mut self, io: &mut RecordingIo, id: OpId, op: &Op) -> Submitted {
         let submitted = self.lane.submit(io, id, op);
         if let (Submitted::Done(_), Op::Read { into: places, .. } | Op::Compare { with: places, .. }) =
             (submitted, op)
@@ -84,21 +84,21 @@ impl Lane<Noting> for Metered {
         submitted
     }
 
-    fn completed(&mut self, io: &mut Noting, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+    fn completed(&mut self, io: &mut RecordingIo, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
         self.lane.completed(io, completion, done);
     }
 
-    fn flush(&mut self, io: &mut Noting, done: &mut Vec<(OpId, Outcome)>) -> bool {
+    fn flush(&mut self, io: &mut RecordingIo, done: &mut Vec<(OpId, Outcome)>) -> bool {
         self.lane.flush(io, done)
     }
 
-    fn work(&mut self, io: &mut Noting, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
+    fn work(&mut self, io: &mut RecordingIo, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
         let worked = self.lane.work(io, bytes, done);
         self.note(worked);
         worked
     }
 
-    fn cancel(&mut self, io: &mut Noting, id: OpId) {
+    fn cancel(&mut self, io: &mut RecordingIo, id: OpId) {
         self.lane.cancel(io, id);
     }
 

@@ -63,7 +63,7 @@ impl Cable {
     }
 
     /// The same, but the target rejects all text requests.
-    pub fn to_taciturn(target: SocketAddr) -> Cable {
+    pub fn rejecting_text_requests(target: SocketAddr) -> Cable {
         let cable = Cable::to(target);
         cable.shared.state().rejects_text = true;
         cable

@@ -1,6 +1,6 @@
 //! A target whose unit is another target's: A serves to us what B serves to A.
 
-use super::support::{TARGET, impatient, serve, serve_at, sums, url, url_with};
+use super::support::{TARGET, serve, serve_at, short_timeouts, sums, url, url_with};
 use config::Config;
 use engine::{Daemon, Wants};
 use initiator::client::Reply;
@@ -141,7 +141,7 @@ fn the_longest_compare_and_write_goes_through() {
 }
 
 #[test]
-fn three_in_a_row() {
+fn three_chained_daemons_pass_reads_and_writes_through() {
     let c = serve(&["ram:16M"]);
     let b = ready_front(&c);
     let a = ready_front(&b);
@@ -253,7 +253,7 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
     let there = url(&a, 0);
     let (written, rounds) = std::sync::mpsc::channel();
     let writer = std::thread::spawn(move || {
-        let mut front = Client::connect(&there, &impatient_no_more()).expect("a session");
+        let mut front = Client::connect(&there, &long_timeouts()).expect("a session");
         for round in 0..400u64 {
             good(&mut front, write(round * 8, 8), 0, &pattern(round as usize, 4096));
             let _ = written.send(round);
@@ -272,8 +272,8 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
 }
 
 /// As patient as a host that has mounted the disk.
-fn impatient_no_more() -> Options {
-    Options { give_up_after: std::time::Duration::from_secs(60), ..impatient() }
+fn long_timeouts() -> Options {
+    Options { give_up_after: std::time::Duration::from_secs(60), ..short_timeouts() }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One session, and commands one after another.
 
 use super::cable::Cable;
-use super::support::{TARGET, impatient, scheme, serve, serve_toml, sums, target_of, url, url_with};
+use super::support::{TARGET, scheme, serve, serve_toml, short_timeouts, sums, target_of, url, url_with};
 use config::Url;
 use initiator::client::CommandError;
 use initiator::{Client, Options, discover};
@@ -119,7 +119,7 @@ fn both_sides_prove_who_they_are() {
          name = \"all\"\n[target.group.chap]\nuser = \"me\"\nsecret = \"secret of me\"\nmutual_user = \"it\"\n\
          mutual_secret = \"secret of it\""
     ));
-    let connect = |login, options| Client::connect(&url_with(&daemon, login, 0, options), &impatient());
+    let connect = |login, options| Client::connect(&url_with(&daemon, login, 0, options), &short_timeouts());
     if scheme() == "srp" {
         let refused = connect("", "").err().expect("SRP has no CHAP").to_string();
         return assert!(refused.contains("does not admit this initiator"), "{refused}");
@@ -150,7 +150,7 @@ fn targets_are_discovered() {
 #[test]
 fn a_target_that_rejects_discovery_is_not_waited_for() {
     let daemon = serve(&["ram:16M"]);
-    let cable = Cable::to_taciturn(daemon.addresses()[0]);
+    let cable = Cable::rejecting_text_requests(daemon.addresses()[0]);
     let url: Url = format!("iscsi://{}", cable.address()).parse().expect("a URL");
     let fault = discover(&url, &Options::default()).expect_err("no answer").to_string();
     assert!(fault.contains("rejected the text request"), "{fault}");
@@ -165,11 +165,11 @@ fn faults_name_the_target_and_the_reason() {
         _ => ("iqn.2026-11.io.lunette:other", "not found"),
     };
     let other = Url { target: Some(name.into()), ..there.clone() };
-    let fault = Client::connect(&other, &impatient()).err().expect("no session").to_string();
+    let fault = Client::connect(&other, &short_timeouts()).err().expect("no session").to_string();
     assert!(fault.contains(name) && fault.contains(reason), "{fault}");
-    let mut client = Client::connect(&there, &impatient()).expect("a session");
+    let mut client = Client::connect(&there, &short_timeouts()).expect("a session");
     daemon.stop().expect("every core ends in order");
-    let fault = Client::connect(&there, &impatient()).err().expect("no session").to_string();
+    let fault = Client::connect(&there, &short_timeouts()).err().expect("no session").to_string();
     assert!(fault.contains("refused"), "{fault}");
     assert!(matches!(client.command(READ, 0x180 * 512, &[]), Err(CommandError::Lost(_))));
 }

@@ -137,7 +137,7 @@ fn there(back: &Daemon) -> Vec<u8> {
 }
 
 #[test]
-fn a_write_that_was_overtaken_while_its_connection_was_stuck_is_given_back() {
+fn a_write_overtaken_while_its_connection_was_stuck_is_returned_as_busy() {
     let (back, cable, mut one, mut two) = two_cores();
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     cable.hold(&old[..512]);

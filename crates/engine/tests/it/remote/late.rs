@@ -1,7 +1,7 @@
 //! Writes that a target executes late, after it has answered the login that was to end them.
 
 use super::chain::pattern;
-use super::keeper::Keeper;
+use super::holding_target::HoldingTarget;
 use super::lanes::Core;
 use initiator::remote::{self, RemoteOptions};
 use initiator::{InitiatorPort, Options};
@@ -12,7 +12,7 @@ use store::lane::{Op, OpId, Outcome};
 const ELSEWHERE: u64 = 2 << 20;
 
 /// Two lanes of its unit, and the number of logins for that.
-fn two_lanes(target: &Keeper, options: &str) -> (Core, Core, usize) {
+fn two_lanes(target: &HoldingTarget, options: &str) -> (Core, Core, usize) {
     let url = target.url(options).parse().expect("a URL");
     let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
     let (one, two) = (Core::of(&store), Core::of(&store));
@@ -20,7 +20,7 @@ fn two_lanes(target: &Keeper, options: &str) -> (Core, Core, usize) {
 }
 
 /// Abandons a write of the first lane that the target keeps, and logs in again.
-fn abandon_write(target: &Keeper, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
+fn abandon_write(target: &HoldingTarget, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
     target.keep(&data[..512]);
     let stale = one.begin_write(0, data);
     assert_eq!(one.end(stale), Err(StoreError::Unavailable));
@@ -28,7 +28,7 @@ fn abandon_write(target: &Keeper, one: &mut Core, two: &mut Core, data: &[u8], l
     log_in_again(target, one, two, logins);
 }
 
-fn log_in_again(target: &Keeper, one: &mut Core, two: &mut Core, logins: usize) {
+fn log_in_again(target: &HoldingTarget, one: &mut Core, two: &mut Core, logins: usize) {
     while target.logins() == logins {
         one.turn();
     }
@@ -62,7 +62,7 @@ fn write(one: &mut Core, two: &mut Core, data: &[u8]) {
 
 #[test]
 fn a_login_does_not_free_the_blocks_of_a_write_that_was_abandoned() {
-    let target = Keeper::start(true);
+    let target = HoldingTarget::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     abandon_write(&target, &mut one, &mut two, &old, logins);
@@ -78,7 +78,7 @@ fn a_login_does_not_free_the_blocks_of_a_write_that_was_abandoned() {
 
 #[test]
 fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
-    let target = Keeper::start(true);
+    let target = HoldingTarget::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     abandon_write(&target, &mut one, &mut two, &old, logins);
@@ -101,7 +101,7 @@ fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
 
 #[test]
 fn an_earlier_lunette_that_answers_logins_at_once_proves_nothing_by_that() {
-    let target = Keeper::earlier_lunette();
+    let target = HoldingTarget::earlier_lunette();
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     abandon_write(&target, &mut one, &mut two, &old, logins);
@@ -115,7 +115,7 @@ fn an_earlier_lunette_that_answers_logins_at_once_proves_nothing_by_that() {
 
 #[test]
 fn a_first_copy_may_land_also_when_the_second_was_refused() {
-    let target = Keeper::start(false);
+    let target = HoldingTarget::start(false);
     let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     target.keep(&old[..512]);
@@ -143,7 +143,7 @@ fn a_first_copy_may_land_also_when_the_second_was_refused() {
 
 #[test]
 fn a_unit_attention_keeps_no_other_lane_from_the_blocks() {
-    let target = Keeper::start(true);
+    let target = HoldingTarget::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");
     let (first, second) = (pattern(1, 4096), pattern(2, 4096));
     target.alarm(&first[..512]);
@@ -159,7 +159,7 @@ fn a_unit_attention_keeps_no_other_lane_from_the_blocks() {
 
 #[test]
 fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
-    let target = Keeper::start(false);
+    let target = HoldingTarget::start(false);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");
     let old = pattern(1, 4096);
     target.keep(&old[..512]);
@@ -167,7 +167,7 @@ fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
     while !target.is_keeping() {
         one.turn();
     }
-    target.be_deaf(true);
+    target.ignore_logins(true);
     target.cut();
     (0..10).for_each(|_| one.turn());
     let into = one.buffer(&old);
@@ -176,7 +176,7 @@ fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
     let compare = one.begin(&Op::Compare { offset: 0, with });
     let free = one.begin(&Op::Read { offset: ELSEWHERE, into });
     one.cancel(lost);
-    target.be_deaf(false);
+    target.ignore_logins(false);
     log_in_again(&target, &mut one, &mut two, logins);
     for id in [read, compare] {
         assert_eq!(end(&mut one, &mut two, id), Err(StoreError::Busy));
@@ -186,13 +186,13 @@ fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
 }
 
 /// A write of the first lane that the target keeps, cancelled while the connection is lost.
-fn cancel_lost(target: &Keeper, one: &mut Core, data: &[u8]) -> OpId {
+fn cancel_lost(target: &HoldingTarget, one: &mut Core, data: &[u8]) -> OpId {
     target.keep(&data[..512]);
     let lost = one.begin_write(0, data);
     while !target.is_keeping() {
         one.turn();
     }
-    target.be_deaf(true);
+    target.ignore_logins(true);
     target.cut();
     (0..10).for_each(|_| one.turn());
     one.cancel(lost);
@@ -201,11 +201,11 @@ fn cancel_lost(target: &Keeper, one: &mut Core, data: &[u8]) -> OpId {
 
 #[test]
 fn a_cancelled_write_ends_when_the_target_has_proven_that_it_is_over() {
-    let target = Keeper::start(true);
+    let target = HoldingTarget::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     let lost = cancel_lost(&target, &mut one, &old);
-    target.be_deaf(false);
+    target.ignore_logins(false);
     log_in_again(&target, &mut one, &mut two, logins);
     assert_eq!(one.take(lost), None, "a login proves nothing");
     target.land();
@@ -216,7 +216,7 @@ fn a_cancelled_write_ends_when_the_target_has_proven_that_it_is_over() {
 
 #[test]
 fn a_cancelled_write_ends_only_when_its_first_copy_is_over_too() {
-    let target = Keeper::start(true);
+    let target = HoldingTarget::start(true);
     let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
     let old = pattern(1, 4096);
     target.keep(&old[..512]);
@@ -239,12 +239,12 @@ fn a_cancelled_write_ends_only_when_its_first_copy_is_over_too() {
 
 #[test]
 fn a_cancelled_write_without_a_proof_ends_when_it_is_given_up() {
-    let target = Keeper::start(false);
+    let target = HoldingTarget::start(false);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     let lost = cancel_lost(&target, &mut one, &old);
     assert_eq!(end(&mut one, &mut two, lost), Err(StoreError::Cancelled));
-    target.be_deaf(false);
+    target.ignore_logins(false);
     log_in_again(&target, &mut one, &mut two, logins);
     for lane in [&mut one, &mut two] {
         assert!(is_held_off(&lane.write(0, &new)));
@@ -253,21 +253,21 @@ fn a_cancelled_write_without_a_proof_ends_when_it_is_given_up() {
 
 #[test]
 fn a_cancelled_write_that_never_left_ends_at_once() {
-    let target = Keeper::start(false);
+    let target = HoldingTarget::start(false);
     let (mut one, _, _) = two_lanes(&target, "?give_up_after=60");
-    target.be_deaf(true);
+    target.ignore_logins(true);
     target.cut();
     (0..10).for_each(|_| one.turn());
     let waits = one.begin_write(0, &pattern(1, 4096));
     one.cancel(waits);
     one.turn();
     assert_eq!(one.take(waits), Some(Err(StoreError::Cancelled)));
-    target.be_deaf(false);
+    target.ignore_logins(false);
 }
 
 #[test]
 fn blocks_stay_held_while_a_target_can_prove_nothing() {
-    let target = Keeper::start(false);
+    let target = HoldingTarget::start(false);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     abandon_write(&target, &mut one, &mut two, &old, logins);
@@ -288,7 +288,7 @@ fn blocks_stay_held_while_a_target_can_prove_nothing() {
 
 #[test]
 fn a_write_that_is_sent_again_keeps_its_blocks_while_its_first_copy_may_land() {
-    let target = Keeper::start(false);
+    let target = HoldingTarget::start(false);
     let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     target.keep(&old[..512]);
@@ -308,7 +308,7 @@ fn a_write_that_is_sent_again_keeps_its_blocks_while_its_first_copy_may_land() {
 
 #[test]
 fn a_compare_and_write_that_lost_its_connection_holds_its_blocks_until_it_is_over() {
-    let target = Keeper::start(true);
+    let target = HoldingTarget::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     target.keep(&old[..512]);
@@ -333,7 +333,7 @@ fn a_compare_and_write_that_lost_its_connection_holds_its_blocks_until_it_is_ove
 /// A refused command was ordered behind nothing: what an earlier process sent may still be executed.
 #[test]
 fn an_ordered_command_that_is_refused_does_not_end_a_takeover() {
-    let target = Keeper::start(true);
+    let target = HoldingTarget::start(true);
     let url = target.url("").parse().expect("a URL");
     let take_over = || {
         let port =

@@ -2,7 +2,7 @@
 
 use super::cable::Cable;
 use super::chain::{client, flush, good, pattern, read, sense, write};
-use super::support::{impatient, serve, serve_at, serve_on, two_cores, url, url_at};
+use super::support::{serve, serve_at, serve_on, short_timeouts, two_cores, url, url_at};
 use engine::Daemon;
 use initiator::Client;
 use initiator::client::Reply;
@@ -75,7 +75,7 @@ fn a_session_that_was_broken_off_meanwhile_is_notified_when_it_is_back() {
     let a = front_of(address);
     let cable = Cable::to(a.addresses()[0]);
     let through_cable = url_at(cable.address(), "").parse().expect("a URL");
-    let mut broken = Client::connect(&through_cable, &impatient()).expect("a session");
+    let mut broken = Client::connect(&through_cable, &short_timeouts()).expect("a session");
     write_cached(&mut broken);
     back.stop().expect("every core ends in order");
     let back = serve_at(&address.to_string(), &["ram:16M"]);
@@ -209,7 +209,7 @@ fn a_session_whose_core_has_no_connections_is_a_witness_too() {
 }
 
 #[test]
-fn what_was_given_up_never_lands_on_what_was_written_later() {
+fn an_abandoned_write_never_overwrites_a_later_one() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
     let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=1")]);
@@ -221,8 +221,8 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
     let mut behind = client(&back);
     abandon_write(&cable, &mut one, &early);
     // The write may still be executed: these blocks are not served.
-    let mut impatient = Client::connect(&url(&a, 0), &impatient()).expect("a session");
-    for client in [&mut two, &mut impatient] {
+    let mut short_timeouts = Client::connect(&url(&a, 0), &short_timeouts()).expect("a session");
+    for client in [&mut two, &mut short_timeouts] {
         for (cdb, read_bytes, data) in [(write(0, 8), 0, &late[..]), (read(7, 8), 4096, &[][..])] {
             let reply = client.command(cdb, read_bytes, data);
             assert!(!matches!(reply, Ok(Reply { status: 0, .. })), "{reply:?}");
@@ -273,11 +273,11 @@ fn an_end_without_the_unit_that_has_unflushed_writes_is_no_success() {
 }
 
 #[test]
-fn what_an_initiator_gave_up_is_not_written_when_the_back_end_returns() {
+fn an_abandoned_write_is_not_written_when_the_back_end_returns() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
     let a = serve(&[&url_at(cable.address(), "?give_up_after=60")]);
-    let mut hasty = Client::connect(&url(&a, 0), &impatient()).expect("a session");
+    let mut hasty = Client::connect(&url(&a, 0), &short_timeouts()).expect("a session");
     good(&mut hasty, read(0, 8), 4096, &[]);
     cable.part();
     hasty.command(write(0, 8), 0, &pattern(1, 4096)).expect_err("it waits no longer");

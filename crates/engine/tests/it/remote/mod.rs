@@ -5,7 +5,7 @@ mod chain;
 mod client;
 mod fake;
 mod guard;
-mod keeper;
+mod holding_target;
 mod lanes;
 mod late;
 mod lies;

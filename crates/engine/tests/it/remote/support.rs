@@ -94,7 +94,7 @@ pub fn url(daemon: &Daemon, lun: u16) -> Url {
 }
 
 /// Options with short timeouts.
-pub fn impatient() -> Options {
+pub fn short_timeouts() -> Options {
     Options {
         give_up_after: Duration::from_secs(1),
         keep_alive: Duration::from_secs(1),

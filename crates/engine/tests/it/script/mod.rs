@@ -32,13 +32,14 @@ const UNKNOWN: &[u8; 6] = &[0xc1, 0, 0, 0, 0, 0];
 #[test]
 fn the_same_script_has_the_same_outcome_over_every_transport() {
     let stories = SCHEMES.map(script);
-    for (scheme, story) in SCHEMES.iter().zip(&stories) {
+    for (scheme, transcript) in SCHEMES.iter().zip(&stories) {
         let expected: Vec<&str> = OUTCOME.lines().collect();
-        let differs = story.lines.iter().zip(&expected).find(|(line, expected)| line != *expected);
-        let all = story.lines.join("\n");
+        let differs = transcript.lines.iter().zip(&expected).find(|(line, expected)| line != *expected);
+        let all = transcript.lines.join("\n");
         assert!(differs.is_none(), "over {scheme}: {differs:#?}\n{all}");
-        assert_eq!(story.lines.len(), expected.len(), "over {scheme}:\n{all}");
-        for (line, (one, other)) in story.lines.iter().zip(story.data.iter().zip(&stories[0].data)) {
+        assert_eq!(transcript.lines.len(), expected.len(), "over {scheme}:\n{all}");
+        for (line, (one, other)) in transcript.lines.iter().zip(transcript.data.iter().zip(&stories[0].data))
+        {
             assert!(one == other, "{line}: other data or sense over {scheme}:\n{one:02x?}\n{other:02x?}");
         }
     }
@@ -46,15 +47,15 @@ fn the_same_script_has_the_same_outcome_over_every_transport() {
 
 /// What happened.
 #[derive(Default)]
-struct Story {
+struct Transcript {
     lines: Vec<String>,
     /// For each line, the data that was read and sense data.
     data: Vec<Vec<u8>>,
 }
 
-impl Story {
+impl Transcript {
     fn ended(&mut self, what: &str, (completion, data): (Completion, Vec<u8>)) {
-        self.lines.push(format!("{what}: {}", in_words(&completion)));
+        self.lines.push(format!("{what}: {}", describe(&completion)));
         let sense = match completion.outcome {
             Outcome::Status { sense: Some(sense), .. } => sense.as_bytes().to_vec(),
             _ => Vec::new(),
@@ -81,7 +82,7 @@ impl Story {
     }
 }
 
-fn in_words(completion: &Completion) -> String {
+fn describe(completion: &Completion) -> String {
     let status = match &completion.outcome {
         Outcome::Status { status: 0x00, sense: None } => "GOOD".to_string(),
         Outcome::Status { status: 0x02, sense: Some(sense) } => {
@@ -138,7 +139,7 @@ fn session(daemon: &Daemon, scheme: &str, number: u8) -> Box<dyn Nexus> {
     let mut nexus = connect(scheme, &login(daemon, scheme, number)).expect("a session");
     for lun in [0, 1] {
         let task = nexus.submit(&Command { lun, ..command(TestUnitReady {}) });
-        let outcome = in_words(&nexus.end(task).0);
+        let outcome = describe(&nexus.end(task).0);
         assert_eq!(outcome, "UnitAttention 2900", "a new nexus");
     }
     nexus
@@ -150,47 +151,47 @@ fn awaited(nexus: &mut Box<dyn Nexus>, attribute: Attribute) -> TaskId {
     let task = nexus.submit(&command(TestUnitReady {}));
     nexus.end(task);
     let task = nexus.submit(&Command { attribute, ..write(4096, AWAITED) });
-    nexus.hear();
+    nexus.wait_for_data();
     task
 }
 
-fn script(scheme: &str) -> Story {
+fn script(scheme: &str) -> Transcript {
     let daemon = serve_on(two_cores(), "127.0.0.1:0", &LUNS);
     let (mut a, mut b) = (session(&daemon, scheme, 1), session(&daemon, scheme, 2));
-    let mut story = Story::default();
-    sizes(&mut story, &mut a);
-    residuals(&mut story, &mut a);
-    errors(&mut story, &mut a);
-    aborts(&mut story, &mut a, &mut b);
-    sets(&mut story, &mut a, &mut b);
-    reservations(&mut story, &mut a, &mut b);
+    let mut transcript = Transcript::default();
+    sizes(&mut transcript, &mut a);
+    residuals(&mut transcript, &mut a);
+    errors(&mut transcript, &mut a);
+    aborts(&mut transcript, &mut a, &mut b);
+    sets(&mut transcript, &mut a, &mut b);
+    reservations(&mut transcript, &mut a, &mut b);
     // A reservation ends with its nexus, as soon as the unit's home is notified.
-    story.does(&mut a, "RESERVE", &command(Reserve6::ZERO));
+    transcript.does(&mut a, "RESERVE", &command(Reserve6::ZERO));
     a.leave();
     let deadline = Instant::now() + PATIENCE;
     loop {
         let task = b.submit(&write(0, 1));
-        if in_words(&b.end(task).0) == "GOOD" {
+        if describe(&b.end(task).0) == "GOOD" {
             break;
         }
         assert!(Instant::now() < deadline, "the reservation outlives its nexus");
     }
     b.leave();
     daemon.stop().expect("every core ends in order");
-    story
+    transcript
 }
 
 /// Inside the command, unsolicited, requested once and several times.
-fn sizes(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
+fn sizes(transcript: &mut Transcript, nexus: &mut Box<dyn Nexus>) {
     for blocks in [1, 8, 16, 17, 128, 129, 512, 513, 2049, 2560] {
         let data = write(7, blocks);
-        story.does(nexus, &format!("WRITE of {blocks} blocks"), &data);
-        story.does(nexus, &format!("READ of {blocks} blocks"), &read(7, blocks));
-        assert!(story.data.last() == Some(&data.write), "{blocks} blocks come back");
+        transcript.does(nexus, &format!("WRITE of {blocks} blocks"), &data);
+        transcript.does(nexus, &format!("READ of {blocks} blocks"), &read(7, blocks));
+        assert!(transcript.data.last() == Some(&data.write), "{blocks} blocks come back");
     }
 }
 
-fn residuals(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
+fn residuals(transcript: &mut Transcript, nexus: &mut Box<dyn Nexus>) {
     let (one, eight) = (Read10::new(7, 1), Read10::new(7, 8));
     let (one_out, eight_out) = (Write10::new(7, 1), Write10::new(7, 8));
     for (what, command) in [
@@ -215,11 +216,11 @@ fn residuals(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
         ("INQUIRY of 96 bytes into 5", reading(Inquiry::new(96), 5)),
         ("READ of what is there", read(7, 8)),
     ] {
-        story.does(nexus, what, &command);
+        transcript.does(nexus, what, &command);
     }
 }
 
-fn errors(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
+fn errors(transcript: &mut Transcript, nexus: &mut Box<dyn Nexus>) {
     let on = |lun, command| Command { lun, ..command };
     let both = |cdb: Cdb| Command { read_bytes: 512, ..writing(cdb, pattern(7, 1024)) };
     // The byte at offset 3 differs.
@@ -255,65 +256,65 @@ fn errors(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
         ("REPORT LUNS", reading(ReportLuns::new(256), 256)),
         ("REQUEST SENSE", reading(RequestSense::new(252), 252)),
     ] {
-        story.does(nexus, what, &command);
+        transcript.does(nexus, what, &command);
     }
     let id = nexus.manage(9, Function::LogicalUnitReset);
     let answer = nexus.answer(id);
-    story.answered("LOGICAL UNIT RESET of no unit", answer);
+    transcript.answered("LOGICAL UNIT RESET of no unit", answer);
 }
 
 /// An abort at every stage of a task.
-fn aborts(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
-    story.does(a, "WRITE of what stays", &write(4096, AWAITED));
+fn aborts(transcript: &mut Transcript, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
+    transcript.does(a, "WRITE of what stays", &write(4096, AWAITED));
 
     let task = a.submit(&write(4096, 2048));
     let abort = a.manage(0, Function::AbortTask(task));
-    story.ended("WRITE aborted before its data is asked for", a.end(task));
-    story.answered("ABORT TASK", a.answer(abort));
+    transcript.ended("WRITE aborted before its data is asked for", a.end(task));
+    transcript.answered("ABORT TASK", a.answer(abort));
 
     let task = awaited(a, Attribute::Simple);
     let abort = a.manage(0, Function::AbortTask(task));
-    story.ended("WRITE aborted while its data is awaited", a.end(task));
-    story.answered("ABORT TASK", a.answer(abort));
+    transcript.ended("WRITE aborted while its data is awaited", a.end(task));
+    transcript.answered("ABORT TASK", a.answer(abort));
 
     let ordered = awaited(b, Attribute::Ordered);
     let queued = a.submit(&writing(Write10::new(4096, 1), vec![0; BLOCK]));
     let abort = a.manage(0, Function::AbortTask(queued));
-    story.ended("WRITE aborted behind an ordered task", a.end(queued));
-    story.answered("ABORT TASK", a.answer(abort));
+    transcript.ended("WRITE aborted behind an ordered task", a.end(queued));
+    transcript.answered("ABORT TASK", a.answer(abort));
     let queued = a.submit(&command(TestUnitReady {}));
-    story.ended("the ordered WRITE of another", b.end(ordered));
-    story.ended("TEST UNIT READY behind it", a.end(queued));
+    transcript.ended("the ordered WRITE of another", b.end(ordered));
+    transcript.ended("TEST UNIT READY behind it", a.end(queued));
 
     let task = a.submit(&command(TestUnitReady {}));
-    a.hear();
+    a.wait_for_data();
     let abort = a.manage(0, Function::AbortTask(task));
-    story.ended("TEST UNIT READY aborted after its end", a.end(task));
-    story.answered("ABORT TASK", a.answer(abort));
+    transcript.ended("TEST UNIT READY aborted after its end", a.end(task));
+    transcript.answered("ABORT TASK", a.answer(abort));
 
-    story.does(a, "READ of what stayed", &read(4096, AWAITED));
-    assert!(story.data.last() == Some(&write(4096, AWAITED).write), "nothing else landed");
+    transcript.does(a, "READ of what stayed", &read(4096, AWAITED));
+    assert!(transcript.data.last() == Some(&write(4096, AWAITED).write), "nothing else landed");
 }
 
 /// Functions that end several tasks.
-fn sets(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
+fn sets(transcript: &mut Transcript, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
     let (mine, other) = (awaited(a, Attribute::Simple), awaited(b, Attribute::Simple));
     let set = a.manage(0, Function::AbortTaskSet);
-    story.ended("WRITE of the task set", a.end(mine));
-    story.answered("ABORT TASK SET", a.answer(set));
-    story.ended("the WRITE of another", b.end(other));
+    transcript.ended("WRITE of the task set", a.end(mine));
+    transcript.answered("ABORT TASK SET", a.answer(set));
+    transcript.ended("the WRITE of another", b.end(other));
 
     for (what, function) in
         [("CLEAR TASK SET", Function::ClearTaskSet), ("LOGICAL UNIT RESET", Function::LogicalUnitReset)]
     {
         let other = awaited(a, Attribute::Simple);
-        story.manages(b, what, function);
+        transcript.manages(b, what, function);
         // The target does not report that it has ended, except by the unit attention.
-        story.manages(a, "ABORT TASK of what has ended", Function::AbortTask(other));
-        story.ended("the WRITE of another", a.end(other));
+        transcript.manages(a, "ABORT TASK of what has ended", Function::AbortTask(other));
+        transcript.ended("the WRITE of another", a.end(other));
         for (who, nexus) in [("another", &mut *a), ("who asked", &mut *b)] {
-            story.does(nexus, &format!("TEST UNIT READY of {who}"), &command(TestUnitReady {}));
-            story.does(nexus, "TEST UNIT READY again", &command(TestUnitReady {}));
+            transcript.does(nexus, &format!("TEST UNIT READY of {who}"), &command(TestUnitReady {}));
+            transcript.does(nexus, "TEST UNIT READY again", &command(TestUnitReady {}));
         }
     }
 
@@ -323,12 +324,12 @@ fn sets(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
     (page[0], page[4 + 5]) = (0, page[4 + 5] | 0x40);
     page[4] &= 0x3f;
     let select = writing(ModeSelect6::new(page.len() as u8), page);
-    story.does(a, "MODE SELECT", &select);
-    story.does(b, "TEST UNIT READY of another", &command(TestUnitReady {}));
+    transcript.does(a, "MODE SELECT", &select);
+    transcript.does(b, "TEST UNIT READY of another", &command(TestUnitReady {}));
     let other = awaited(a, Attribute::Simple);
-    story.manages(b, "CLEAR TASK SET", Function::ClearTaskSet);
-    story.ended("the WRITE of another", a.end(other));
-    story.does(a, "TEST UNIT READY of another", &command(TestUnitReady {}));
+    transcript.manages(b, "CLEAR TASK SET", Function::ClearTaskSet);
+    transcript.ended("the WRITE of another", a.end(other));
+    transcript.does(a, "TEST UNIT READY of another", &command(TestUnitReady {}));
 }
 
 /// PERSISTENT RESERVE OUT with a service action, a type and both keys.
@@ -342,7 +343,7 @@ fn reserve_in(action: u8) -> Command {
     reading(PersistentReserveIn::new(action, 512), 512)
 }
 
-fn reservations(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
+fn reservations(transcript: &mut Transcript, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
     let unit = command(TestUnitReady {});
     let inquiry = reading(Inquiry::new(36), 36);
     for (who, what, command) in [
@@ -383,7 +384,7 @@ fn reservations(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus
         (true, "READ KEYS", reserve_in(persistent_reserve_in::READ_KEYS)),
     ] {
         let (name, nexus) = if who { ("a", &mut *a) } else { ("b", &mut *b) };
-        story.does(nexus, &format!("{name}: {what}"), &command);
+        transcript.does(nexus, &format!("{name}: {what}"), &command);
     }
 }
 
@@ -397,7 +398,7 @@ fn one_of_each() -> (Daemon, [Box<dyn Nexus>; 3]) {
 /// Executes a command.
 fn outcome(nexus: &mut Box<dyn Nexus>, command: &Command) -> String {
     let task = nexus.submit(command);
-    in_words(&nexus.end(task).0)
+    describe(&nexus.end(task).0)
 }
 
 #[test]
@@ -447,7 +448,7 @@ fn reservations_hold_between_transports() {
             "PREEMPT AND ABORT"
         );
         let abort = all[holder].manage(0, Function::AbortTask(doomed));
-        assert_eq!(in_words(&all[holder].end(doomed).0), "Aborted");
+        assert_eq!(describe(&all[holder].end(doomed).0), "Aborted");
         assert_eq!(all[holder].answer(abort), Answer::Complete);
         assert_eq!(outcome(&mut all[holder], &unit), "UnitAttention 2a05", "registrations preempted");
         assert_eq!(outcome(&mut all[holder], &write(0, 8)), conflict);
@@ -614,7 +615,7 @@ fn groups_admit_and_show_the_same_over_every_transport() {
 }
 
 #[test]
-fn ports_are_reported_to_those_whom_their_targets_admit() {
+fn ports_are_reported_to_initiators_that_their_targets_admit() {
     let daemon = serve_toml(&format!(
         "[[lun]]\nname = \"a\"\nram = \"1M\"\n[[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n\
          [[target]]\nname = \"iqn.2026-11.example:hidden\"\nluns = [\"a\"]\n\
@@ -645,7 +646,7 @@ fn many_writes_to_a_file_at_once_keep_their_data_apart() {
         let writes: Vec<TaskId> =
             (0..12).map(|n| nexus.submit(&writing(Write10::new(8 * n, 8), data(n)))).collect();
         for task in writes {
-            assert_eq!(in_words(&nexus.end(task).0), "GOOD", "over {scheme}");
+            assert_eq!(describe(&nexus.end(task).0), "GOOD", "over {scheme}");
         }
         for n in 0..12 {
             let task = nexus.submit(&read(8 * n, 8));
@@ -682,7 +683,7 @@ fn channels_of_srp_are_one_nexus_to_its_task_set() {
         assert_eq!(outcome(second, &unit), "GOOD", "nobody holds the unit");
         // Nothing reports that it was aborted; its response may have arrived before that of the function.
         let abort = (!first.has_ended(doomed)).then(|| first.manage(0, Function::AbortTask(doomed)));
-        let ended = in_words(&first.end(doomed).0);
+        let ended = describe(&first.end(doomed).0);
         if let Some(abort) = abort {
             first.answer(abort);
         }

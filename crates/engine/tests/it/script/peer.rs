@@ -83,7 +83,7 @@ pub trait Nexus {
     /// Requests task management.
     fn manage(&mut self, lun: u16, function: Function) -> FunctionId;
     /// Waits until the target has sent something, and leaves it unread.
-    fn hear(&mut self);
+    fn wait_for_data(&mut self);
     /// Continues with what the target has sent so far.
     fn go_on(&mut self);
     /// Whether the command has ended.
@@ -177,7 +177,7 @@ impl<M: Spoken> Peer<M> {
     fn send(&mut self) {
         let mut batch = Transmit::default();
         loop {
-            self.hear_machine();
+            self.collect_events();
             if !self.machine.owes() {
                 return;
             }
@@ -202,7 +202,7 @@ impl<M: Spoken> Peer<M> {
     }
 
     /// Collects the machine's events.
-    fn hear_machine(&mut self) {
+    fn collect_events(&mut self) {
         loop {
             self.machine.run(self.now(), &mut self.arena);
             let Some(event) = self.machine.poll() else { return };
@@ -243,7 +243,7 @@ impl<M: Spoken> Peer<M> {
     }
 
     /// Whether there is anything to receive.
-    fn has_heard(&mut self) -> bool {
+    fn has_received(&mut self) -> bool {
         self.socket.set_nonblocking(true).expect("a socket");
         let heard = self.socket.peek(&mut [0]);
         self.socket.set_nonblocking(false).expect("a socket");
@@ -305,13 +305,13 @@ impl<M: Spoken> Nexus for Peer<M> {
         id
     }
 
-    fn hear(&mut self) {
+    fn wait_for_data(&mut self) {
         assert_eq!(self.socket.peek(&mut [0]).expect("the target says something"), 1);
     }
 
     fn go_on(&mut self) {
         self.send();
-        while self.has_heard() {
+        while self.has_received() {
             self.receive();
             self.send();
         }

@@ -114,7 +114,7 @@ fn targets_come_and_go_and_sessions_with_others_notice_nothing() {
 }
 
 #[test]
-fn who_may_no_longer_be_there_is_ended_and_who_may_only_read_is_notified() {
+fn sessions_that_lose_access_are_ended_and_those_that_become_read_only_are_notified() {
     let with = |group: &str| BASE.replace("luns = ['a', 'b']", &format!("luns = ['a', 'b']\n{group}"));
     let host = "[[target.group]]\nname = 'g'\ninitiators = ['*:host']\n";
     let mut daemon = start(&with(host));
@@ -143,7 +143,7 @@ fn who_may_no_longer_be_there_is_ended_and_who_may_only_read_is_notified() {
 }
 
 #[test]
-fn portals_come_and_go_with_those_who_are_there_by_them() {
+fn portals_are_added_and_removed_with_their_sessions() {
     let mut daemon = start(BASE);
     let [first, second] = daemon.addresses()[..] else { panic!("two portals") };
     let (mut one, mut two) = (session(first, "x", 2), session(second, "y", 1));
@@ -276,7 +276,7 @@ fn a_portal_that_loses_a_transport_loses_its_sessions() {
 }
 
 #[test]
-fn whoever_does_not_see_a_lun_any_more_reserves_it_no_longer() {
+fn an_initiator_that_no_longer_sees_a_lun_loses_its_reservation() {
     const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
     const CONFLICT: u8 = 0x18;
     let mut daemon = start(BASE);
@@ -330,7 +330,7 @@ fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
 }
 
 #[test]
-fn a_file_that_was_made_larger_than_was_written_down_is_served_as_it_is() {
+fn a_file_larger_than_its_configured_size_is_served_whole() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("disk");
     std::fs::write(&file, vec![7; 2 << 20]).expect("a file");
@@ -477,7 +477,7 @@ fn variant(rng: &mut fastrand::Rng) -> String {
 }
 
 #[test]
-fn hundreds_of_changes_disturb_nobody_who_is_not_meant() {
+fn hundreds_of_changes_disturb_no_unrelated_session() {
     const CHANGES: u32 = 300;
     let seed = fastrand::u64(..);
     println!("seed {seed}");

@@ -72,7 +72,7 @@ fn a_loss_is_reported_again_when_the_flush_that_reports_it_is_aborted() {
 }
 
 #[test]
-fn errors_of_who_may_only_read_end_no_commands_of_others() {
+fn errors_of_read_only_initiators_end_no_commands_of_others() {
     let stores = [HeldStore::new()];
     let group = |name: &str, read_only| Group {
         name: name.into(),

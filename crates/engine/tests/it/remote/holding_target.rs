@@ -23,7 +23,7 @@ const ORDERED: u8 = 2;
 
 /// The target, for as long as the test runs.
 #[derive(Clone)]
-pub struct Keeper {
+pub struct HoldingTarget {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -48,7 +48,7 @@ struct State {
     alarm: Option<Vec<u8>>,
     logins: usize,
     /// Logins are not answered.
-    is_deaf: bool,
+    ignores_logins: bool,
     /// ORDERED commands that arrived, and how many of the next are answered with a unit attention on arrival.
     ordered: usize,
     ordered_refused: usize,
@@ -65,18 +65,18 @@ struct Command {
     data: Vec<u8>,
 }
 
-impl Keeper {
+impl HoldingTarget {
     /// A target that supports ORDERED commands, or reports that it does not.
-    pub fn start(ordered: bool) -> Keeper {
-        Keeper::of(b"ACME    ", ordered)
+    pub fn start(ordered: bool) -> HoldingTarget {
+        HoldingTarget::of(b"ACME    ", ordered)
     }
 
     /// A Lunette of a version that answers a login before commands of the old session have ended.
-    pub fn earlier_lunette() -> Keeper {
-        Keeper::of(b"LUNETTE ", true)
+    pub fn earlier_lunette() -> HoldingTarget {
+        HoldingTarget::of(b"LUNETTE ", true)
     }
 
-    fn of(vendor: &'static [u8; 8], ordered: bool) -> Keeper {
+    fn of(vendor: &'static [u8; 8], ordered: bool) -> HoldingTarget {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let state = State {
@@ -87,15 +87,15 @@ impl Keeper {
             refused: 0,
             alarm: None,
             logins: 0,
-            is_deaf: false,
+            ignores_logins: false,
             ordered: 0,
             ordered_refused: 0,
             waiting: VecDeque::new(),
             sockets: Vec::new(),
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), ordered, vendor });
-        let keeper = Keeper { address, shared };
-        let serves = keeper.clone();
+        let holding_target = HoldingTarget { address, shared };
+        let serves = holding_target.clone();
         std::thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
                 let shared = serves.shared.clone();
@@ -103,7 +103,7 @@ impl Keeper {
                 std::thread::spawn(move || shared.serve(socket));
             }
         });
-        keeper
+        holding_target
     }
 
     /// The URL of its unit.
@@ -149,8 +149,8 @@ impl Keeper {
     }
 
     /// Whether logins stay unanswered.
-    pub fn be_deaf(&self, is_deaf: bool) {
-        self.shared.state().is_deaf = is_deaf;
+    pub fn ignore_logins(&self, ignores_logins: bool) {
+        self.shared.state().ignores_logins = ignores_logins;
         self.shared.changed.notify_all();
     }
 
@@ -262,7 +262,7 @@ impl Shared {
                 // The full feature phase is next.
                 let is_last = command.header[1] & 0x83 == 0x83;
                 header[15] = u8::from(is_last);
-                let state = self.changed.wait_while(self.state(), |state| state.is_deaf);
+                let state = self.changed.wait_while(self.state(), |state| state.ignores_logins);
                 state.expect("a state").logins += usize::from(is_last);
                 Some((header, keys(&command.data)))
             }
