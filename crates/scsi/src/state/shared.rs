@@ -137,6 +137,8 @@ mod tests {
     use crate::state::home::Publish;
     use crate::state::nexus::NexusId;
     use crate::state::port_groups::PortGroup;
+    use crate::state::reservation::ReserveOut;
+    use crate::state::unit::Port;
     use crate::testing::{Bench, Outcome, unit};
     use crate::vocabulary::command::Status;
     use crate::vocabulary::modes::ModesChange;
@@ -285,5 +287,38 @@ mod tests {
         assert_eq!(notified, [vec![lost, moved], vec![moved]]);
         activate(&mut bench, &[]);
         bench.run(1, Reserve6::ZERO, &[], 0).assert_good();
+    }
+
+    #[test]
+    fn a_port_here_with_the_identifier_of_another_gateways_port_takes_none_of_its_registrations() {
+        let mut bench = gateway();
+        let name = "port9".to_owned();
+        let other = OtherPort { relative_id: 9, group: 9, name, state: AccessState::Standby };
+        let others: Arc<[OtherPort]> = [other].into();
+        bench.ask(HomeRequest::SetOthers(others.clone()));
+        activate(&mut bench, &[]);
+        register(&mut bench, 7).assert_good();
+        let nexus = NexusId::ELSEWHERE;
+        let from = NexusIdentity { nexus, target_port: 9, ..bench.nexuses[0].identity() };
+        let list = [&[0; 8][..], &8u64.to_be_bytes(), &[0; 8]].concat();
+        let order = ReserveOut::parse(&PersistentReserveOut::new(0, 0, 24).into(), &list).unwrap();
+        assert_eq!(bench.ask(HomeRequest::PersistentReserveOut { from, order }), HomeReply::Done);
+        let saved = |bench: &Bench| bench.home.policy().saved_for_gateways(&bench.view.unit);
+        let (unit, before) = (bench.view.unit.clone(), saved(&bench));
+
+        let mut clashing = Unit::clone(&unit);
+        let own = Port { relative_id: 9, name: "own".into(), ..clashing.ports[1].clone() };
+        clashing.ports.push(own);
+        bench.ask(HomeRequest::Configure(Arc::new(clashing)));
+        // What the gateway's thread reports before it has seen the new ports, and after it has.
+        for others in [others.clone(), Arc::default()] {
+            bench.ask(HomeRequest::SetOthers(others));
+            assert_eq!(saved(&bench), before);
+            assert!(!bench.home.policy().reservations.gone_ports().is_empty());
+        }
+        bench.ask(HomeRequest::Configure(unit));
+        bench.ask(HomeRequest::SetOthers(others));
+        assert_eq!(saved(&bench), before);
+        assert!(bench.home.policy().reservations.gone_ports().is_empty());
     }
 }

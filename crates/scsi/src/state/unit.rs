@@ -140,9 +140,13 @@ impl<'a> PortNames<'a> {
         PortNames { here, others }
     }
 
+    /// Until a reload undoes it, a port here may have the identifier of another gateway's port, which no
+    /// identifier means then.
     fn all(self) -> impl Iterator<Item = (u16, &'a str)> {
+        let is_here = move |id: u16| self.here.iter().any(|port| port.relative_id == id);
         let here = self.here.iter().map(|port| (port.relative_id, port.name.as_str()));
-        here.chain(self.others.iter().map(|port| (port.relative_id, port.name.as_str())))
+        let others = self.others.iter().filter(move |port| !is_here(port.relative_id));
+        here.chain(others.map(|port| (port.relative_id, port.name.as_str())))
     }
 
     /// Their identifiers.
