@@ -74,7 +74,13 @@ impl HomeRequest {
             Head::take(&mut rest).ok_or(Check::INTERNAL)?;
         let target_port = port(name).ok_or(Check::ACCESS_STATE_TRANSITION)?;
         let nexus = NexusId::ELSEWHERE;
-        let from = NexusIdentity { nexus, transport_id, target_port, read_only: false, known_news };
+        let from = NexusIdentity {
+            nexus,
+            transport_id,
+            target_port,
+            read_only: false,
+            known_news: Some(known_news),
+        };
         HomeRequest::take(kind, from, rest).ok_or(Check::INTERNAL)
     }
 
@@ -98,7 +104,7 @@ impl HomeRequest {
 }
 
 fn push_from(bytes: &mut Vec<u8>, from: &NexusIdentity, ports: &[Port]) {
-    bytes.extend(from.known_news.to_be_bytes());
+    bytes.extend(from.known_news.unwrap_or_default().to_be_bytes());
     push_sized(bytes, &from.transport_id);
     // By its name: the identifier may belong to another port on a gateway that does not know this one's ports
     // yet.
@@ -192,7 +198,7 @@ mod tests {
     fn elsewhere() -> NexusIdentity {
         let transport_id = iscsi_port("iqn.2026-11.example:host", 7).into();
         let nexus = NexusId::ELSEWHERE;
-        NexusIdentity { nexus, transport_id, target_port: 9, read_only: false, known_news: 0 }
+        NexusIdentity { nexus, transport_id, target_port: 9, read_only: false, known_news: Some(0) }
     }
 
     fn order(action: u8, kind: u8, list: &[u8]) -> HomeRequest {
@@ -273,6 +279,10 @@ mod tests {
         let mut unit = unit();
         unit.is_shared = true;
         let mut bench = Bench::of(unit, 1 << 20);
+        let adopt = |bench: &mut Bench| {
+            bench.ask(HomeRequest::SetRole { active: false, saved: Some([].into()) });
+            bench.nexuses[0].sync(&bench.view.policy);
+        };
         let basic = ReserveOutList { action_key: 2, ..ReserveOutList::ZERO };
         let HomeRequest::PersistentReserveOut { order, .. } = order(0, 0, &basic.to_bytes()) else {
             panic!()
@@ -281,6 +291,14 @@ mod tests {
             let from = bench.nexuses[0].identity();
             HomeRequest::PersistentReserveOut { from, order: order.clone() }
         };
+        bench.nexuses[0].sync(&bench.view.policy);
+        let early = request(&bench);
+        let retry = HomeReply::Check(Check::ACCESS_STATE_TRANSITION);
+        for _ in 0..2 {
+            assert!(bench.home.forwards(&early).is_none(), "it arrived before the unit's state was read");
+            assert_eq!(bench.home.handle(early.clone()).0, retry);
+            adopt(&mut bench);
+        }
         assert!(bench.home.forwards(&request(&bench)).is_some());
         bench.nexuses[0].read_only = true;
         let refused = request(&bench);
@@ -399,7 +417,7 @@ mod tests {
         assert_eq!(adopt(&mut second, &after), [[], []]);
         // It changes mode parameters: the others are notified, here and there.
         let modes = Modes { queue_error: 3, ..first.view.policy.modes };
-        let from = NexusIdentity { known_news: 1, ..elsewhere() };
+        let from = NexusIdentity { known_news: Some(1), ..elsewhere() };
         first.ask(HomeRequest::SetModes { from, change: ModesChange::all(modes) });
         assert_eq!(first.nexuses[0].attentions, [UnitAttention::ModeChanged]);
         assert_eq!(adopt(&mut second, &saved(&mut first)), [vec![], vec![UnitAttention::ModeChanged]]);
@@ -443,7 +461,7 @@ mod tests {
             let bodies = requests.clone().map(|one| second.home.forwards(&one).expect("it is forwarded"));
             ask_here(&mut first, action, 1, 2);
             let before = first.home.policy();
-            let refused = HomeReply::Check(told.check());
+            let refused = HomeReply::Check(Check::ACCESS_STATE_TRANSITION);
             for body in bodies {
                 let request = HomeRequest::forwarded(&body, port).expect("a request");
                 assert_eq!(first.ask(request), refused, "{action}");

@@ -220,7 +220,7 @@ impl HomeRequest {
             | HomeRequest::SetAccessStates { from, .. }
             | HomeRequest::EraseBegin { from, .. }
             | HomeRequest::SanitizeExitFailure { from } => (from, true),
-            HomeRequest::SetModes { from, change } => (from, change.of(policy.modes) != policy.modes),
+            HomeRequest::SetModes { from, change } => (from, policy.is_changed_by(*change)),
             HomeRequest::StartStop { from, start, load_eject } => {
                 (from, policy.after_start_stop(*start, *load_eject) != (policy.started, policy.ejected))
             }
@@ -255,8 +255,8 @@ pub struct NexusIdentity {
     pub target_port: u16,
     /// It is read-only, and so changes nothing for others.
     pub read_only: bool,
-    /// How many reports its gateway had of what other gateways did, when its command came in.
-    pub(crate) known_news: u64,
+    /// How many reports its gateway had of what other gateways did, when its command came in, if it had any state.
+    pub(crate) known_news: Option<u64>,
 }
 
 /// The home's answer, valid once every core has applied what was published with it.
@@ -364,7 +364,7 @@ pub struct Damaged;
 #[derive(Debug)]
 pub struct Home {
     policy: Arc<Policy>,
-    unit: Arc<Unit>,
+    pub(crate) unit: Arc<Unit>,
     /// Nexuses that prevent medium removal.
     preventing: BTreeMap<NexusId, NexusIdentity>,
     /// Policy and preventing nexuses before the last request, if it can be rolled back.
@@ -441,7 +441,7 @@ impl Home {
         {
             return Some(HomeReply::Check(check));
         }
-        if let Some(check) = self.preempted(request) {
+        if let Some(check) = self.untimely(request) {
             return Some(HomeReply::Check(check));
         }
         if let Some((from, class)) = request.subject_to_reservations() {

@@ -6,7 +6,6 @@ use crate::state::encoding::{push_sized, push_u16, take, take_sized};
 use crate::state::home::{Aborted, NexusIdentity, Who};
 use crate::state::nexus::NexusId;
 use crate::state::unit::PortNames;
-use crate::vocabulary::sense::Check;
 use std::collections::VecDeque;
 
 /// The unit attentions of a unit that gateways share.
@@ -104,21 +103,22 @@ impl News {
         self.last.iter().skip(self.last.len().saturating_sub(new))
     }
 
-    /// How a request ends whose sender was preempted after the command had arrived: whichever gateway it has
-    /// waited at, it must not be executed once PREEMPT AND ABORT has returned GOOD.
-    pub(crate) fn refusal(&self, from: &NexusIdentity, ports: PortNames<'_>) -> Option<Check> {
+    /// Whether the sender of a request may have been preempted after the command had arrived, when there were
+    /// `known`: whichever gateway it has waited at, it must not be executed once PREEMPT AND ABORT has
+    /// returned GOOD.
+    pub(crate) fn preempts(&self, from: &NexusIdentity, known: u64, ports: PortNames<'_>) -> bool {
         let saved = u64::try_from(self.last.len()).unwrap_or(u64::MAX);
-        if from.known_news < self.count.saturating_sub(saved) {
+        if known < self.count.saturating_sub(saved) {
             // A unit attention that is no longer saved may have been for its sender.
-            return Some(Check::ACCESS_STATE_TRANSITION);
+            return true;
         }
-        let is_meant = |report: &&Report| match report.attention {
+        let is_meant = |report: &Report| match report.attention {
             UnitAttention::ReservationsPreempted | UnitAttention::RegistrationsPreempted => {
                 report.reader.who(ports).is_some_and(|who| who.is_of(from))
             }
             _ => false,
         };
-        self.after(from.known_news).find(is_meant).map(|report| report.attention.check())
+        self.after(known).any(is_meant)
     }
 
     pub(crate) fn save(&self, bytes: &mut Vec<u8>) {

@@ -47,8 +47,8 @@ pub struct NexusUnit {
     pub access: Access,
     /// Epoch of the policy that `access` was computed from; 0: none yet.
     pub access_epoch: u64,
-    /// How many reports of other gateways that policy had.
-    pub(crate) known_news: u64,
+    /// How many reports of other gateways that policy had; `None`: it had not been read yet, or is not shared.
+    pub(crate) known_news: Option<u64>,
     /// Results of this nexus's copy operations, for RECEIVE COPY RESULTS and STATUS.
     pub copies: crate::state::copies::Results,
 }
@@ -89,7 +89,7 @@ impl NexusUnit {
             attentions: mac.is_none().then_some(UnitAttention::PowerOn).into_iter().collect(),
             access: Access::default(),
             access_epoch: 0,
-            known_news: 0,
+            known_news: None,
             copies: crate::state::copies::Results::default(),
         }
     }
@@ -167,7 +167,7 @@ impl NexusUnit {
             Access::Inactive
         };
         self.is_masked = self.mac.is_some_and(|mac| !policy.export.may_see(mac));
-        self.known_news = policy.news.as_ref().map_or(0, |news| news.count());
+        self.known_news = policy.news.as_ref().map(|news| news.count());
         self.access_epoch = policy.epoch;
     }
 }

@@ -9,7 +9,7 @@ use crate::state::port_groups::PortGroups;
 use crate::state::reservation::Table;
 use crate::state::unit::{OtherPort, Port, PortNames, Unit};
 use crate::vocabulary::modes::EraseKind;
-use crate::vocabulary::modes::Modes;
+use crate::vocabulary::modes::{Modes, ModesChange};
 use crate::vocabulary::sense::Check;
 use crate::vocabulary::storage::Traits;
 use std::sync::Arc;
@@ -123,6 +123,11 @@ impl Policy {
     /// Whether SET TARGET PORT GROUPS with these states may make this gateway active.
     pub(crate) fn activates(&self, states: &[(u16, AccessState)]) -> Result<(), Check> {
         self.groups.activates(states, |tag| self.others.iter().any(|port| port.group == tag))
+    }
+
+    /// Whether MODE SELECT with this may change mode parameters. In standby those known here may be old.
+    pub(crate) fn is_changed_by(&self, change: ModesChange) -> bool {
+        self.groups.are_standby() || change.of(self.modes) != self.modes
     }
 
     /// `started` and `ejected` after a START STOP UNIT.

@@ -58,12 +58,20 @@ impl Policy {
 }
 
 impl Home {
-    /// How a request for a shared unit ends if its sender was preempted after the command had arrived.
-    pub(crate) fn preempted(&self, request: &HomeRequest) -> Option<Check> {
-        let policy = self.policy();
-        let news = policy.news.as_deref().filter(|_| request.changes_all_gateways())?;
+    /// How a request for a shared unit ends if its sender was preempted after the command had arrived, or if
+    /// that is unknown because the unit's state had not been read by then.
+    pub(crate) fn untimely(&self, request: &HomeRequest) -> Option<Check> {
+        if !self.unit.is_shared || !request.changes_all_gateways() {
+            return None;
+        }
         let (from, _) = request.subject_to_access_state()?;
-        news.refusal(from, PortNames::of(self.ports(), &policy.others))
+        let policy = self.policy();
+        let (Some(news), Some(known)) = (policy.news.as_deref(), from.known_news) else {
+            return Some(Check::ACCESS_STATE_TRANSITION);
+        };
+        let preempts = news.preempts(from, known, PortNames::of(self.ports(), &policy.others));
+        // The nexus has the unit attention, which it gets for its next command.
+        preempts.then_some(Check::ACCESS_STATE_TRANSITION)
     }
 }
 
@@ -143,9 +151,10 @@ mod tests {
     use crate::vocabulary::command::Status;
     use crate::vocabulary::modes::ModesChange;
     use wire::scsi::command::{
-        PersistentReserveIn, PersistentReserveOut, Read16, ReportTargetPortGroups, Reserve6, TestUnitReady,
+        ModeSelect6, ModeSense6, PersistentReserveIn, PersistentReserveOut, Read16, ReportTargetPortGroups,
+        Reserve6, TestUnitReady,
     };
-    use wire::scsi::{AccessState, code};
+    use wire::scsi::{AccessState, code, mode};
 
     /// A unit of a gateway in standby.
     fn gateway() -> Bench {
@@ -235,6 +244,9 @@ mod tests {
     #[test]
     fn what_would_change_the_unit_for_all_is_refused_in_standby() {
         let mut bench = gateway();
+        register(&mut bench, 7).assert_check(2, Check::ACCESS_STATE_TRANSITION.code);
+        bench.ask(HomeRequest::SetRole { active: false, saved: Some(Arc::default()) });
+        bench.nexuses[0].attentions.clear();
         assert_standby(&register(&mut bench, 7));
         assert_standby(&bench.read(Read16::new(0, 1)));
         bench.ask(HomeRequest::Reset { from: None });
@@ -287,6 +299,21 @@ mod tests {
         assert_eq!(notified, [vec![lost, moved], vec![moved]]);
         activate(&mut bench, &[]);
         bench.run(1, Reserve6::ZERO, &[], 0).assert_good();
+    }
+
+    #[test]
+    fn mode_select_in_standby_is_for_the_active_gateway_even_if_it_changes_nothing_here() {
+        let mut bench = gateway();
+        bench.ask(HomeRequest::SetRole { active: false, saved: Some(Arc::default()) });
+        bench.nexuses[0].attentions.clear();
+        let current = bench.read(ModeSense6::page_only(mode::page::CONTROL, 255)).data;
+        let list = [&[0; 4][..], &current[4..]].concat();
+        assert_standby(&bench.write(ModeSelect6::new(list.len() as u8), &list));
+        bench.nexuses[0].read_only = true;
+        assert_eq!(bench.write(ModeSelect6::new(list.len() as u8), &list).sense().0, 7);
+        bench.nexuses[0].read_only = false;
+        activate(&mut bench, &[]);
+        bench.write(ModeSelect6::new(list.len() as u8), &list).assert_good();
     }
 
     #[test]

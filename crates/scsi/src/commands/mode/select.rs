@@ -86,7 +86,12 @@ impl ModeSelect {
             Event::Start => Step::Fetch { at: 0, len: u32::from(self.len) },
             Event::Fetched => match self.parse(env) {
                 Err(check) => refused(env, check),
-                Ok(change) if change.modes == env.view.policy.modes => done,
+                // In standby the modes here may be old.
+                Ok(change)
+                    if change.modes == env.view.policy.modes && !env.view.policy.groups.are_standby() =>
+                {
+                    done
+                }
                 Ok(change) => {
                     self.flush = change.caching && !change.modes.write_cache;
                     Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.identity(), change }))
