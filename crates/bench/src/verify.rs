@@ -1,4 +1,4 @@
-//! Self-describing blocks, and a ledger of the content that each must have.
+//! Self-describing blocks, and the version that each must have.
 //!
 //! A block is as long as one operation. Each of its 512-byte units contains its address, the version of the
 //! block, the seed and the run that wrote it, filler derived from these, and a CRC32C of everything before:
@@ -13,7 +13,7 @@
 //! | 32..508 | filler, of which the end is zeros where data is to be compressible |
 //! | 508..512 | CRC32C of all before |
 //!
-//! Numbers are little-endian. The [`Ledger`] remembers the last acknowledged version of each block, and lets
+//! Numbers are little-endian. The [`BlockVersions`] remembers the last acknowledged version of each block, and lets
 //! an operation begin only when it does not conflict with another on the same block: so the content that a
 //! read must find is known exactly. Only after a failed write are both versions valid.
 
@@ -25,16 +25,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes per unit, each with its own header.
 pub const UNIT_BYTES: u32 = 512;
 
-/// Most memory for a ledger: 8 bytes for each block.
-pub const LEDGER_BYTES_MAX: u64 = 1 << 30;
+/// Most memory for the block versions: 8 bytes for each block.
+pub const BLOCK_VERSIONS_BYTES_MAX: u64 = 1 << 30;
 
 const UNIT: usize = UNIT_BYTES as usize;
 const FILLER: usize = 32;
 const CHECKSUM: usize = UNIT - 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"LnVb");
 
-/// The expected content of the blocks in a range of a target. Shared by all threads that access it.
-pub struct Ledger {
+/// The version that each block in a range of a target must have. Shared by all threads that access it.
+pub struct BlockVersions {
     offset: u64,
     block_bytes: u32,
     seed: u64,
@@ -44,30 +44,30 @@ pub struct Ledger {
     blocks: Vec<AtomicU64>,
 }
 
-/// Why there is no ledger.
+/// Why the block versions cannot be held.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LedgerError {
+pub enum BlockVersionsError {
     /// Blocks are not a multiple of units.
     Unit,
     /// There would be too many blocks: this many bytes of memory would be needed.
     TooLarge(u64),
 }
 
-impl fmt::Display for LedgerError {
+impl fmt::Display for BlockVersionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LedgerError::Unit => {
+            BlockVersionsError::Unit => {
                 write!(f, "blocks cannot be verified unless they are multiples of {UNIT_BYTES} bytes")
             }
-            LedgerError::TooLarge(bytes) => write!(
+            BlockVersionsError::TooLarge(bytes) => write!(
                 f,
-                "verification needs 8 bytes of memory for each block, {bytes} in total; the limit is {LEDGER_BYTES_MAX}"
+                "verification needs 8 bytes of memory for each block, {bytes} in total; the limit is {BLOCK_VERSIONS_BYTES_MAX}"
             ),
         }
     }
 }
 
-impl std::error::Error for LedgerError {}
+impl std::error::Error for BlockVersionsError {}
 
 /// A write that may start: what it must write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,8 +186,8 @@ mod state {
     }
 }
 
-impl Ledger {
-    /// A ledger of `blocks` blocks starting at byte `offset` of a target, all of unknown content. `run`
+impl BlockVersions {
+    /// The versions of `blocks` blocks starting at byte `offset` of a target, all of unknown content. `run`
     /// distinguishes this run from earlier ones with the same seed; `compress`: the percentage of each unit
     /// that is zeros.
     ///
@@ -200,18 +200,18 @@ impl Ledger {
         seed: u64,
         run: u64,
         compress: u8,
-    ) -> Result<Ledger, LedgerError> {
+    ) -> Result<BlockVersions, BlockVersionsError> {
         if block_bytes == 0 || !block_bytes.is_multiple_of(UNIT_BYTES) {
-            return Err(LedgerError::Unit);
+            return Err(BlockVersionsError::Unit);
         }
         let memory = blocks.saturating_mul(8);
         let mut states = Vec::new();
-        if memory > LEDGER_BYTES_MAX || states.try_reserve_exact(blocks as usize).is_err() {
-            return Err(LedgerError::TooLarge(memory));
+        if memory > BLOCK_VERSIONS_BYTES_MAX || states.try_reserve_exact(blocks as usize).is_err() {
+            return Err(BlockVersionsError::TooLarge(memory));
         }
         states.resize_with(blocks as usize, AtomicU64::default);
         let zeros_from = (UNIT - UNIT * usize::from(compress.min(100)) / 100).clamp(FILLER, CHECKSUM);
-        Ok(Ledger { offset, block_bytes, seed, run, zeros_from, blocks: states })
+        Ok(BlockVersions { offset, block_bytes, seed, run, zeros_from, blocks: states })
     }
 
     /// How many blocks there are.
@@ -300,7 +300,7 @@ impl Ledger {
 
     /// Begins to check what a read found.
     pub fn check(&self, reading: Reading) -> Check<'_> {
-        Check { ledger: self, reading, address: self.address(reading.block), seen: Seen::default() }
+        Check { block_versions: self, reading, address: self.address(reading.block), seen: Seen::default() }
     }
 
     fn state(&self, block: u64) -> &AtomicU64 {
@@ -338,7 +338,7 @@ enum Unit {
 
 /// The check of one block, piece by piece.
 pub struct Check<'a> {
-    ledger: &'a Ledger,
+    block_versions: &'a BlockVersions,
     reading: Reading,
     address: u64,
     seen: Seen,
@@ -360,7 +360,7 @@ impl Check<'_> {
             return;
         }
         for unit in bytes.chunks_exact(UNIT) {
-            match self.ledger.classify(self.address, unit) {
+            match self.block_versions.classify(self.address, unit) {
                 Unit::Version(version) => {
                     let (low, high) = self.seen.versions.unwrap_or((version, version));
                     self.seen.versions = Some((low.min(version), high.max(version)));
@@ -409,109 +409,109 @@ mod tests {
 
     const BLOCK: usize = 4 * UNIT;
 
-    fn ledger() -> Ledger {
-        Ledger::new(4096, BLOCK as u32, 8, 7, 99, 0).unwrap()
+    fn block_versions() -> BlockVersions {
+        BlockVersions::new(4096, BLOCK as u32, 8, 7, 99, 0).unwrap()
     }
 
     /// An acknowledged write; returns what it wrote.
-    fn write(ledger: &Ledger, block: u64) -> Vec<u8> {
-        let writing = ledger.begin_write(block).unwrap();
+    fn write(block_versions: &BlockVersions, block: u64) -> Vec<u8> {
+        let writing = block_versions.begin_write(block).unwrap();
         let mut bytes = vec![0; BLOCK];
-        ledger.fill(writing, 0, &mut bytes[..UNIT]);
-        ledger.fill(writing, UNIT_BYTES, &mut bytes[UNIT..]);
-        ledger.end_write(writing, true);
+        block_versions.fill(writing, 0, &mut bytes[..UNIT]);
+        block_versions.fill(writing, UNIT_BYTES, &mut bytes[UNIT..]);
+        block_versions.end_write(writing, true);
         bytes
     }
 
-    fn read(ledger: &Ledger, block: u64, bytes: &[u8]) -> Verdict {
-        let reading = ledger.begin_read(block).unwrap();
-        let mut check = ledger.check(reading);
+    fn read(block_versions: &BlockVersions, block: u64, bytes: &[u8]) -> Verdict {
+        let reading = block_versions.begin_read(block).unwrap();
+        let mut check = block_versions.check(reading);
         bytes.chunks(2 * UNIT).for_each(|piece| check.add(piece));
-        ledger.end_read(reading);
+        block_versions.end_read(reading);
         check.verdict()
     }
 
     #[test]
     fn every_way_of_being_wrong_has_its_word() {
-        let ledger = ledger();
-        let other = write(&ledger, 4);
-        assert_eq!(read(&ledger, 3, &[5; BLOCK]), Verdict::Unknown);
-        let first = write(&ledger, 3);
-        assert_eq!(read(&ledger, 3, &first), Verdict::Good);
-        assert_eq!(read(&ledger, 3, &[0; BLOCK]), Verdict::Lost);
-        let second = write(&ledger, 3);
-        assert_eq!(read(&ledger, 3, &second), Verdict::Good);
-        assert_eq!(read(&ledger, 3, &first), Verdict::Stale { found: 1, wanted: 2 });
-        assert_eq!(read(&ledger, 3, &[9; BLOCK]), Verdict::Lost);
+        let block_versions = block_versions();
+        let other = write(&block_versions, 4);
+        assert_eq!(read(&block_versions, 3, &[5; BLOCK]), Verdict::Unknown);
+        let first = write(&block_versions, 3);
+        assert_eq!(read(&block_versions, 3, &first), Verdict::Good);
+        assert_eq!(read(&block_versions, 3, &[0; BLOCK]), Verdict::Lost);
+        let second = write(&block_versions, 3);
+        assert_eq!(read(&block_versions, 3, &second), Verdict::Good);
+        assert_eq!(read(&block_versions, 3, &first), Verdict::Stale { found: 1, wanted: 2 });
+        assert_eq!(read(&block_versions, 3, &[9; BLOCK]), Verdict::Lost);
         assert!(
-            matches!(read(&ledger, 3, &other), Verdict::Misplaced { belongs } if belongs >= 4096 + 4 * 2048)
+            matches!(read(&block_versions, 3, &other), Verdict::Misplaced { belongs } if belongs >= 4096 + 4 * 2048)
         );
         let mixed = [&second[..UNIT], &first[UNIT..]].concat();
-        assert_eq!(read(&ledger, 3, &mixed), Verdict::Torn);
+        assert_eq!(read(&block_versions, 3, &mixed), Verdict::Torn);
         let half = [&second[..UNIT], &vec![0; BLOCK - UNIT]].concat();
-        assert_eq!(read(&ledger, 3, &half), Verdict::Torn);
+        assert_eq!(read(&block_versions, 3, &half), Verdict::Torn);
         for bit in (0..BLOCK * 8).step_by(37) {
             let mut flipped = second.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(read(&ledger, 3, &flipped), Verdict::Torn, "bit {bit}");
+            assert_eq!(read(&block_versions, 3, &flipped), Verdict::Torn, "bit {bit}");
         }
     }
 
     #[test]
     fn what_an_earlier_run_wrote_is_not_ours() {
-        let earlier = Ledger::new(4096, BLOCK as u32, 8, 7, 98, 0).unwrap();
+        let earlier = BlockVersions::new(4096, BLOCK as u32, 8, 7, 98, 0).unwrap();
         let theirs = write(&earlier, 0);
-        let ledger = ledger();
-        let ours = write(&ledger, 0);
-        assert_eq!(read(&ledger, 0, &theirs), Verdict::Lost);
-        assert_eq!(read(&ledger, 0, &[&ours[..UNIT], &theirs[UNIT..]].concat()), Verdict::Torn);
+        let block_versions = block_versions();
+        let ours = write(&block_versions, 0);
+        assert_eq!(read(&block_versions, 0, &theirs), Verdict::Lost);
+        assert_eq!(read(&block_versions, 0, &[&ours[..UNIT], &theirs[UNIT..]].concat()), Verdict::Torn);
     }
 
     #[test]
     fn a_write_excludes_all_and_reads_exclude_writes() {
-        let ledger = ledger();
-        let writing = ledger.begin_write(1).unwrap();
-        assert!(ledger.begin_write(1).is_none() && ledger.begin_read(1).is_none());
-        ledger.end_write(writing, true);
-        let readings = [ledger.begin_read(1).unwrap(), ledger.begin_read(1).unwrap()];
-        assert!(ledger.begin_write(1).is_none());
-        assert!(ledger.begin_write(2).is_some(), "another block is not concerned");
-        readings.into_iter().for_each(|reading| ledger.end_read(reading));
-        assert!(ledger.begin_write(1).is_some());
-        assert!(ledger.is_written(1) && !ledger.is_written(3));
+        let block_versions = block_versions();
+        let writing = block_versions.begin_write(1).unwrap();
+        assert!(block_versions.begin_write(1).is_none() && block_versions.begin_read(1).is_none());
+        block_versions.end_write(writing, true);
+        let readings = [block_versions.begin_read(1).unwrap(), block_versions.begin_read(1).unwrap()];
+        assert!(block_versions.begin_write(1).is_none());
+        assert!(block_versions.begin_write(2).is_some(), "another block is not concerned");
+        readings.into_iter().for_each(|reading| block_versions.end_read(reading));
+        assert!(block_versions.begin_write(1).is_some());
+        assert!(block_versions.is_written(1) && !block_versions.is_written(3));
     }
 
     #[test]
     fn a_write_that_failed_leaves_all_since_the_last_good_one() {
-        let ledger = ledger();
+        let block_versions = block_versions();
         let tried = |block| {
-            let writing = ledger.begin_write(block).unwrap();
+            let writing = block_versions.begin_write(block).unwrap();
             let mut bytes = vec![0; BLOCK];
-            ledger.fill(writing, 0, &mut bytes);
-            ledger.end_write(writing, false);
+            block_versions.fill(writing, 0, &mut bytes);
+            block_versions.end_write(writing, false);
             bytes
         };
         let first = tried(0);
-        assert_eq!(read(&ledger, 0, &[0; BLOCK]), Verdict::Good, "it may not have been done");
-        assert_eq!(read(&ledger, 0, &first), Verdict::Good);
-        let (old, good) = (write(&ledger, 0), write(&ledger, 0));
+        assert_eq!(read(&block_versions, 0, &[0; BLOCK]), Verdict::Good, "it may not have been done");
+        assert_eq!(read(&block_versions, 0, &first), Verdict::Good);
+        let (old, good) = (write(&block_versions, 0), write(&block_versions, 0));
         let failed = [tried(0), tried(0)];
-        assert!(failed.iter().chain([&good]).all(|bytes| read(&ledger, 0, bytes) == Verdict::Good));
+        assert!(failed.iter().chain([&good]).all(|bytes| read(&block_versions, 0, bytes) == Verdict::Good));
         let half = [&failed[1][..UNIT], &good[UNIT..]].concat();
-        assert_eq!(read(&ledger, 0, &half), Verdict::Good, "it may have been done in part");
-        assert_eq!(read(&ledger, 0, &old), Verdict::Stale { found: 2, wanted: 3 });
-        assert_eq!(read(&ledger, 0, &[0; BLOCK]), Verdict::Lost);
-        let last = write(&ledger, 0);
-        assert_eq!(read(&ledger, 0, &last), Verdict::Good);
-        assert_eq!(read(&ledger, 0, &failed[1]), Verdict::Stale { found: 5, wanted: 6 });
+        assert_eq!(read(&block_versions, 0, &half), Verdict::Good, "it may have been done in part");
+        assert_eq!(read(&block_versions, 0, &old), Verdict::Stale { found: 2, wanted: 3 });
+        assert_eq!(read(&block_versions, 0, &[0; BLOCK]), Verdict::Lost);
+        let last = write(&block_versions, 0);
+        assert_eq!(read(&block_versions, 0, &last), Verdict::Good);
+        assert_eq!(read(&block_versions, 0, &failed[1]), Verdict::Stale { found: 5, wanted: 6 });
     }
 
     #[test]
     fn filler_ends_in_zeros_as_asked() {
         let zeros = |compress| {
-            let ledger = Ledger::new(0, 512, 1, 1, 1, compress).unwrap();
+            let block_versions = BlockVersions::new(0, 512, 1, 1, 1, compress).unwrap();
             let mut unit = [1; UNIT];
-            ledger.fill(ledger.begin_write(0).unwrap(), 0, &mut unit);
+            block_versions.fill(block_versions.begin_write(0).unwrap(), 0, &mut unit);
             unit[..CHECKSUM].iter().rev().take_while(|&&byte| byte == 0).count()
         };
         assert!(zeros(0) < 4);
@@ -520,11 +520,14 @@ mod tests {
     }
 
     #[test]
-    fn impossible_ledgers_are_refused() {
-        let error = |block_bytes, blocks| Ledger::new(0, block_bytes, blocks, 0, 0, 0).err();
-        assert_eq!(error(0, 1), Some(LedgerError::Unit));
-        assert_eq!(error(513, 1), Some(LedgerError::Unit));
-        assert_eq!(error(512, u64::MAX), Some(LedgerError::TooLarge(u64::MAX)));
-        assert_eq!(error(512, LEDGER_BYTES_MAX / 8 + 1), Some(LedgerError::TooLarge(LEDGER_BYTES_MAX + 8)));
+    fn impossible_block_versions_are_refused() {
+        let error = |block_bytes, blocks| BlockVersions::new(0, block_bytes, blocks, 0, 0, 0).err();
+        assert_eq!(error(0, 1), Some(BlockVersionsError::Unit));
+        assert_eq!(error(513, 1), Some(BlockVersionsError::Unit));
+        assert_eq!(error(512, u64::MAX), Some(BlockVersionsError::TooLarge(u64::MAX)));
+        assert_eq!(
+            error(512, BLOCK_VERSIONS_BYTES_MAX / 8 + 1),
+            Some(BlockVersionsError::TooLarge(BLOCK_VERSIONS_BYTES_MAX + 8))
+        );
     }
 }

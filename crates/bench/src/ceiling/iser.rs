@@ -31,7 +31,7 @@ struct Write {
     own: Own,
     task_tag: U32,
     /// Data that came with the command, which is not in the advertised buffer.
-    unasked: u32,
+    unsolicited: u32,
     /// Length of the read in progress, in bytes.
     len: u32,
 }
@@ -141,11 +141,11 @@ impl Datamover for Mover<'_, '_, '_> {
         }
         let write = &mut self.writes[bytes(place)];
         if pdu.r2t_sn.get() == 0 {
-            *write = Write { own: self.own, task_tag: pdu.initiator_task_tag, unasked: at, len };
+            *write = Write { own: self.own, task_tag: pdu.initiator_task_tag, unsolicited: at, len };
         }
         write.len = len;
         let from = write.own.write.ok_or_else(|| breach("a write that advertises nothing"))?;
-        let offset = from.offset.wrapping_add(at.saturating_sub(write.unasked).into());
+        let offset = from.offset.wrapping_add(at.saturating_sub(write.unsolicited).into());
         self.queues.read(place, Remote { offset, ..from }, len)
     }
 }

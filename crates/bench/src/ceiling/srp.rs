@@ -112,7 +112,7 @@ impl Messages for Srp {
     }
 
     fn read(&mut self, place: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
-        let tag = self.writes.get_mut(bytes(place)).and_then(Option::take).ok_or_else(unasked)?;
+        let tag = self.writes.get_mut(bytes(place)).and_then(Option::take).ok_or_else(unrequested)?;
         good(tag, 0, queues)
     }
 
@@ -121,7 +121,7 @@ impl Messages for Srp {
     }
 }
 
-fn unasked() -> io::Error {
+fn unrequested() -> io::Error {
     breach("unrequested data")
 }
 

@@ -7,7 +7,7 @@ use super::pattern::{AccessOrder, Mix, Pattern};
 use super::shared::Shared;
 use super::worker::{Slot, State, Worker};
 use crate::job::{Job, Poll, Rw, Style};
-use crate::verify::Ledger;
+use crate::verify::BlockVersions;
 use fastrand::Rng;
 use reactor::io::{Io, Tag};
 use reactor::memory::Arena;
@@ -33,7 +33,7 @@ struct Target {
     backend: Arc<dyn Backend<Uring>>,
     blocks: u64,
     cursor: Arc<AtomicU64>,
-    ledger: Option<Arc<Ledger>>,
+    block_versions: Option<Arc<BlockVersions>>,
 }
 
 impl Plan {
@@ -93,7 +93,7 @@ impl Plan {
             index,
             shared,
             job: job.clone(),
-            ledger: target.ledger.clone(),
+            block_versions: target.block_versions.clone(),
             lane: target.backend.clone().lane(Tag(0)),
             io,
             streams: self.streams.iter().map(pattern).collect(),
@@ -156,18 +156,18 @@ impl Target {
             };
             return wrong(problem, remedy);
         }
-        let ledger = match job.verify {
-            true => Some(ledger(job, blocks)?),
+        let block_versions = match job.verify {
+            true => Some(block_versions(job, blocks)?),
             false => None,
         };
-        Ok(Target { backend: backend.clone(), blocks, cursor: Arc::new(AtomicU64::new(0)), ledger })
+        Ok(Target { backend: backend.clone(), blocks, cursor: Arc::new(AtomicU64::new(0)), block_versions })
     }
 }
 
-fn ledger(job: &Job, blocks: u64) -> Result<Arc<Ledger>, RunError> {
+fn block_versions(job: &Job, blocks: u64) -> Result<Arc<BlockVersions>, RunError> {
     let run = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let run = run.map_or(0, |since| since.as_nanos() as u64);
-    Ledger::new(job.offset, job.bs, blocks, job.seed, run, job.buffer_compress).map(Arc::new).map_err(
+    BlockVersions::new(job.offset, job.bs, blocks, job.seed, run, job.buffer_compress).map(Arc::new).map_err(
         |error| {
             RunError::new(
                 error.to_string(),
@@ -177,8 +177,8 @@ fn ledger(job: &Job, blocks: u64) -> Result<Arc<Ledger>, RunError> {
     )
 }
 
-/// A slot's buffer, with the content that is written from it when no ledger determines it: incompressible,
-/// with as many zeros in each 512 bytes as requested.
+/// A slot's buffer, with the content that is written from it without `verify`: incompressible, with as many
+/// zeros in each 512 bytes as requested.
 fn buffer(job: &Job, mix: Mix, io: &mut Uring, rng: &mut Rng) -> Option<Places> {
     if mix == Mix::Only(Direction::Trim) {
         return Some(Places::EMPTY);

@@ -5,7 +5,7 @@ use super::pattern::{Pace, Pattern};
 use super::shared::{ERRORS_KEPT, Shared};
 use crate::job::{self, Job};
 use crate::result::VerifyCounts;
-use crate::verify::{Ledger, Reading, Verdict, Writing};
+use crate::verify::{BlockVersions, Reading, Verdict, Writing};
 use fastrand::Rng;
 use reactor::cpu::{self, Thread, Times};
 use reactor::io::{Completion, Io, Wait};
@@ -43,7 +43,7 @@ pub(super) struct Slot {
     submitted: u64,
 }
 
-/// The ledger's answer, with `verify`.
+/// The answer of the block versions, with `verify`.
 #[derive(Clone, Copy)]
 enum Claim {
     None,
@@ -62,7 +62,7 @@ pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) shared: Arc<Shared>,
     pub(super) job: Arc<Job>,
-    pub(super) ledger: Option<Arc<Ledger>>,
+    pub(super) block_versions: Option<Arc<BlockVersions>>,
     // Dropped before the ring that it uses.
     pub(super) lane: Box<dyn Lane<Uring>>,
     pub(super) io: Uring,
@@ -202,9 +202,9 @@ impl Worker {
         self.stop_measuring();
         self.drain();
         self.shared.drained();
-        if let Some(ledger) = self.ledger.clone() {
+        if let Some(block_versions) = self.block_versions.clone() {
             self.shared.wait_for_readback();
-            self.read_back(&ledger);
+            self.read_back(&block_versions);
         }
         let state = self.state;
         Report { last: state.interval, ..state.report }
@@ -272,10 +272,10 @@ impl Worker {
         let stream = &mut self.streams[slot.stream];
         for _ in 0..TRIES {
             (slot.direction, slot.block) = stream.next(&mut self.rng);
-            let Some(ledger) = &self.ledger else { return true };
+            let Some(block_versions) = &self.block_versions else { return true };
             let claim = match slot.direction {
-                Direction::Read => ledger.begin_read(slot.block).map(Claim::Reading),
-                Direction::Write => ledger.begin_write(slot.block).map(Claim::Writing),
+                Direction::Read => block_versions.begin_read(slot.block).map(Claim::Reading),
+                Direction::Write => block_versions.begin_write(slot.block).map(Claim::Writing),
                 Direction::Trim => unreachable!("trims are not verified"),
             };
             if let Some(claim) = claim {
@@ -290,8 +290,8 @@ impl Worker {
         let bs = u64::from(self.job.bs);
         let Slot { places, direction, block, claim, .. } = self.slots[slot as usize];
         let offset = self.job.offset + block * bs;
-        if let (Some(ledger), Claim::Writing(writing)) = (&self.ledger, claim) {
-            stamp(ledger, writing, &mut self.io, &places);
+        if let (Some(block_versions), Claim::Writing(writing)) = (&self.block_versions, claim) {
+            stamp(block_versions, writing, &mut self.io, &places);
             self.state.now = self.shared.now();
         }
         let op = match direction {
@@ -335,7 +335,7 @@ impl Worker {
         }
         self.state.done = done;
         self.state.settle_run();
-        if self.ledger.is_some() {
+        if self.block_versions.is_some() {
             self.state.now = self.shared.now();
         }
         let work = if busy { Work::Other } else { Work::None };
@@ -411,26 +411,26 @@ impl Worker {
         }
     }
 
-    /// Records the outcome of an operation in the ledger, and checks what was read.
+    /// Records the outcome of an operation in the block versions, and checks what was read.
     fn settle(&mut self, id: OpId, claim: Claim, is_ok: bool) {
-        let Some(ledger) = self.ledger.as_deref() else { return };
+        let Some(block_versions) = self.block_versions.as_deref() else { return };
         match claim {
             Claim::None => {}
-            Claim::Writing(writing) => ledger.end_write(writing, is_ok),
+            Claim::Writing(writing) => block_versions.end_write(writing, is_ok),
             Claim::Reading(reading) => {
                 let slot = &self.slots[id.0 as usize];
-                let mut check = ledger.check(reading);
+                let mut check = block_versions.check(reading);
                 if is_ok {
                     slot.places.iter().for_each(|span| check.add(self.io.arena().bytes(span)));
                     let verdict = check.verdict();
                     self.state.report.verify.count(verdict);
-                    ledger.end_read(reading);
+                    block_versions.end_read(reading);
                     if !matches!(verdict, Verdict::Good | Verdict::Unknown) {
-                        let at = ledger.address(slot.block);
+                        let at = block_versions.address(slot.block);
                         self.note(format_args!("the block at byte {at} {verdict}"));
                     }
                 } else {
-                    ledger.end_read(reading);
+                    block_versions.end_read(reading);
                 }
             }
         }
@@ -496,10 +496,12 @@ impl Worker {
     }
 
     /// Reads back its share of all written blocks, unless the run is stopped or the target no longer answers.
-    fn read_back(&mut self, ledger: &Ledger) {
+    fn read_back(&mut self, block_versions: &BlockVersions) {
         let (part, parts) = self.shared.share_of(self.index);
-        let bound = |part: u64| (u128::from(ledger.blocks()) * u128::from(part) / u128::from(parts)) as u64;
-        let mut blocks = (bound(part)..bound(part + 1)).filter(|&block| ledger.is_written(block)).peekable();
+        let bound =
+            |part: u64| (u128::from(block_versions.blocks()) * u128::from(part) / u128::from(parts)) as u64;
+        let mut blocks =
+            (bound(part)..bound(part + 1)).filter(|&block| block_versions.is_written(block)).peekable();
         self.state.failures = 0;
         self.state.pace = Pace::new(&Job::default(), 0);
         self.state.now = self.shared.now();
@@ -516,7 +518,7 @@ impl Worker {
             }
             for block in blocks.by_ref().take(ready) {
                 // The last write of the block never completed.
-                let Some(reading) = ledger.begin_read(block) else {
+                let Some(reading) = block_versions.begin_read(block) else {
                     self.state.report.verify.unread += 1;
                     continue;
                 };
@@ -533,10 +535,10 @@ impl Worker {
     }
 }
 
-fn stamp(ledger: &Ledger, writing: Writing, io: &mut Uring, places: &Places) {
+fn stamp(block_versions: &BlockVersions, writing: Writing, io: &mut Uring, places: &Places) {
     let mut from = 0;
     for span in places.iter() {
-        ledger.fill(writing, from, io.arena().bytes_mut(span));
+        block_versions.fill(writing, from, io.arena().bytes_mut(span));
         from += span.len;
     }
 }
