@@ -140,7 +140,7 @@ fn an_ordered_task_ends_when_the_data_of_others_takes_all_room() {
 }
 
 #[test]
-fn there_is_room_for_the_unasked_data_of_a_window() {
+fn there_is_room_for_the_unsolicited_data_of_a_window() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (daemon, url) = serve(directory.path());
     let mut one = session(&url, "one");
@@ -254,12 +254,12 @@ fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs()
     };
     let asking: Vec<Initiator> = (0..180).map(asked).collect();
     others_are_served(0);
-    let unasked = |n: u32| {
+    let unsolicited = |n: u32| {
         let mut initiator = session(&own, &format!("tardy{n}"));
         send_writes_without_data(&mut initiator, &own, 8);
         initiator
     };
-    let announcing: Vec<Initiator> = (0..60).map(unasked).collect();
+    let announcing: Vec<Initiator> = (0..60).map(unsolicited).collect();
     others_are_served(1);
     drop((asking, announcing));
     daemon.stop();

@@ -589,9 +589,9 @@ mod tests {
             rules.map(|rule| rule.name).filter(|name| *name != "AuthMethod").collect()
         };
         assert!(exceeded(Offers::default()).is_empty());
-        let (all, unasked) = (Key::MaxBurstLength, Key::FirstBurstLength);
+        let (all, first_burst) = (Key::MaxBurstLength, Key::FirstBurstLength);
         assert_eq!(
-            Offers::default().of(unasked),
+            Offers::default().of(first_burst),
             Offers::default().of(all),
             "no write of a burst waits for R2T"
         );

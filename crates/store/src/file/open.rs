@@ -59,7 +59,7 @@ pub fn examine(path: &Path, size: Option<u64>, block_bytes: u32, claim: Claim) -
         (Ok(metadata), _) => metadata,
         (Err(error), Some(_)) if error.kind() == ErrorKind::NotFound && !read_only => {
             let folder = accessible(folder_of(path), Access::WRITE_OK | Access::EXEC_OK);
-            return folder.map_err(|error| not_made(path, &error));
+            return folder.map_err(|error| cannot_create(path, &error));
         }
         (Err(error), _) => return Err(failed(path, &error, Kind::File, claim)),
     };
@@ -147,7 +147,7 @@ fn open_device(path: &Path, read_only: bool) -> io::Result<File> {
 }
 
 fn create(path: &Path, size: u64) -> Result<File, OpenError> {
-    let file = options(false).create_new(true).open(path).map_err(|error| not_made(path, &error))?;
+    let file = options(false).create_new(true).open(path).map_err(|error| cannot_create(path, &error))?;
     let made = file.set_len(size).and_then(|()| file.sync_all()).and_then(|()| sync_directory(path));
     made.map_err(|error| {
         // Only a file that was created here is removed again.
@@ -344,7 +344,7 @@ fn failed(path: &Path, error: &io::Error, kind: Kind, claim: Claim) -> OpenError
 }
 
 /// A file that could not be created.
-fn not_made(path: &Path, error: &io::Error) -> OpenError {
+fn cannot_create(path: &Path, error: &io::Error) -> OpenError {
     let folder = folder_of(path).display();
     let remedy = match error.kind() {
         ErrorKind::NotFound => format!("create its directory: mkdir -p {folder}"),

@@ -36,14 +36,14 @@ pub(crate) struct DataOut {
 
 /// How much of a command's data-out is unsolicited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Unasked {
+pub(crate) struct UnsolicitedData {
     /// With the command.
     pub immediate: u32,
     /// With it, and in the Data-Out that follows.
     pub unsolicited: u32,
 }
 
-impl Unasked {
+impl UnsolicitedData {
     /// No Data-Out follows.
     pub(crate) fn is_last(self) -> bool {
         self.immediate >= self.unsolicited
@@ -122,11 +122,11 @@ impl Layer {
     }
 
     /// How much of this much data-out is unsolicited.
-    pub(crate) fn unasked(&self, write: u32) -> Unasked {
+    pub(crate) fn unsolicited_data(&self, write: u32) -> UnsolicitedData {
         let link = &self.link;
         let burst = write.min(link.first_burst);
         let immediate = if link.immediate_data { burst.min(link.max_send & !3) } else { 0 };
-        Unasked { immediate, unsolicited: if link.initial_r2t { immediate } else { burst } }
+        UnsolicitedData { immediate, unsolicited: if link.initial_r2t { immediate } else { burst } }
     }
 
     /// Numbers a command, with its header in `segments`. Returns its immediate data, which is borrowed; the
@@ -134,13 +134,13 @@ impl Layer {
     pub(crate) fn command(&mut self, id: TaskId) -> Option<Places> {
         let (cmd_sn, exp_stat_sn) = (self.cmd_sn, self.exp_stat_sn);
         let write = self.tasks.get(id)?.request.write.len();
-        let unasked = self.unasked(write);
+        let unsolicited_data = self.unsolicited_data(write);
         let task = self.tasks.get(id)?;
         let read = task.request.read.len();
         task.sent = true;
         task.cmd_sn = cmd_sn;
-        task.taken = unasked.immediate;
-        if unasked.immediate > 0 {
+        task.taken = unsolicited_data.immediate;
+        if unsolicited_data.immediate > 0 {
             task.batches = task.batches.saturating_add(1);
         }
         self.cmd_sn = cmd_sn.wrapping_add(1);
@@ -154,11 +154,11 @@ impl Layer {
         self.segments.resize(BHS_BYTES, 0);
         segments.encode(&mut self.segments);
         let words = self.segments.len().saturating_sub(BHS_BYTES) / 4;
-        let last = if unasked.is_last() { FINAL } else { 0 };
+        let last = if unsolicited_data.is_last() { FINAL } else { 0 };
         let pdu = ScsiCommand {
             flags: flags(request.attribute, read, write) | last,
             total_ahs_length: u8::try_from(words).unwrap_or(0),
-            data_segment_length: U24::new(unasked.immediate),
+            data_segment_length: U24::new(unsolicited_data.immediate),
             lun: U64::new(request.lun),
             initiator_task_tag: U32::new(Task::tag(id)),
             expected_data_transfer_length: U32::new(if write > 0 { write } else { read }),
@@ -170,9 +170,9 @@ impl Layer {
         if let Some(place) = self.segments.get_mut(..BHS_BYTES) {
             place.copy_from_slice(pdu.as_bytes());
         }
-        let immediate = request.write.slice(0, unasked.immediate);
-        if !unasked.is_last() {
-            let (at, end, lun) = (unasked.immediate, unasked.unsolicited, request.lun);
+        let immediate = request.write.slice(0, unsolicited_data.immediate);
+        if !unsolicited_data.is_last() {
+            let (at, end, lun) = (unsolicited_data.immediate, unsolicited_data.unsolicited, request.lun);
             self.data.push_back(DataOut { task: id, tag: TAG_NONE, lun, at, end, data_sn: 0 });
         }
         Some(immediate)

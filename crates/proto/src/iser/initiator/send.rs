@@ -87,7 +87,7 @@ impl Initiator {
             return Ok(None);
         };
         let (read, write) = (task.request.read, task.request.write);
-        let unsolicited = self.layer.unasked(write.len()).unsolicited;
+        let unsolicited = self.layer.unsolicited_data(write.len()).unsolicited;
         let slot = usize::from(id.slot);
         if slot >= self.advertised.len() {
             // Once for each slot.

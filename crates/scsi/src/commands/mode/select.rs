@@ -55,7 +55,7 @@ impl Header {
     }
 
     /// BLOCK DESCRIPTOR LENGTH of a list, and LONGLBA.
-    fn descriptor(self, list: &[u8]) -> Option<(usize, bool)> {
+    fn block_descriptor(self, list: &[u8]) -> Option<(usize, bool)> {
         match self {
             Header::Short => Some((Header6::DESCRIPTOR_BYTES.get(list)?.into(), false)),
             Header::Long => {
@@ -113,11 +113,12 @@ impl ModeSelect {
     /// The modes that the parameter list requests; all of it is checked before anything is changed.
     fn parse(&self, env: &Env<'_>) -> Result<ModesChange, Check> {
         let list = env.buffer.get(..usize::from(self.len)).ok_or(Check::PARAMETER_LENGTH)?;
-        let (descriptor_len, long) = self.header.descriptor(list).ok_or(Check::PARAMETER_LENGTH)?;
+        let (descriptor_len, long) = self.header.block_descriptor(list).ok_or(Check::PARAMETER_LENGTH)?;
         let header = self.header.bytes();
         let body = list.get(header..).unwrap_or_default();
-        let (descriptor, pages) = body.split_at_checked(descriptor_len).ok_or(Check::PARAMETER_LENGTH)?;
-        check_descriptor(env.view, descriptor, long, header)?;
+        let (block_descriptor, pages) =
+            body.split_at_checked(descriptor_len).ok_or(Check::PARAMETER_LENGTH)?;
+        check_block_descriptor(env.view, block_descriptor, long, header)?;
         let mut at = header.saturating_add(descriptor_len);
         let modes = env.view.policy.modes;
         let mut change = ModesChange::none(modes);
@@ -148,17 +149,17 @@ fn parameter_field<T>(at: usize, field: Field<T>) -> Check {
 
 /// A block descriptor must have the current capacity; the number of blocks may be left at zero or all ones
 /// (SBC-3 section 6.5.2.2).
-fn check_descriptor(view: &View, descriptor: &[u8], long: bool, at: usize) -> Result<(), Check> {
-    if descriptor.is_empty() {
+fn check_block_descriptor(view: &View, block_descriptor: &[u8], long: bool, at: usize) -> Result<(), Check> {
+    if block_descriptor.is_empty() {
         return Ok(());
     }
     let current = if long { long_descriptor(view) } else { short_descriptor(view) };
-    if descriptor.len() != current.len() {
+    if block_descriptor.len() != current.len() {
         return Err(parameter_byte(at.saturating_sub(1), 0));
     }
     let count = if long { size_of::<u64>() } else { size_of::<u32>() };
-    let same_length = descriptor.iter().zip(&current).skip(count).all(|(new, old)| new == old);
-    let new_count = descriptor.get(..count).unwrap_or_default();
+    let same_length = block_descriptor.iter().zip(&current).skip(count).all(|(new, old)| new == old);
+    let new_count = block_descriptor.get(..count).unwrap_or_default();
     let same_count = Some(new_count) == current.get(..count)
         || new_count.iter().all(|byte| *byte == 0)
         || new_count.iter().all(|byte| *byte == 0xff);
