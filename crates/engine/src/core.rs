@@ -26,7 +26,7 @@ mod leaving;
 mod lines;
 mod listeners;
 pub(crate) mod lun;
-mod moves;
+mod migration;
 mod quiescing;
 mod session;
 mod stall;
@@ -56,7 +56,7 @@ use functions::Functions;
 use leaving::ChangesHere;
 use lines::Lines;
 use listeners::Listeners;
-use moves::Moves;
+use migration::Migration;
 use proto::time::Time;
 use reactor::io::{Completion, Io, Wait};
 use reactor::mailbox::Mailbox;
@@ -86,7 +86,7 @@ pub(crate) struct Core<I: Io> {
     tasks: Slots<Task>,
     functions: Functions,
     endings: Endings,
-    moves: Moves,
+    migration: Migration,
     buffers: Buffers,
     budget: Budget,
     lines: Lines,
@@ -144,7 +144,7 @@ impl<I: Io> Core<I> {
             tasks: Slots::with_capacity(1024),
             functions: Functions::default(),
             endings: Endings::default(),
-            moves: Moves::default(),
+            migration: Migration::default(),
             buffers: Buffers::default(),
             budget: Budget::new(),
             lines: Lines::default(),
@@ -222,7 +222,7 @@ impl<I: Io> Core<I> {
         let is_begun = self.units.used.is_empty() || self.poller.hurries();
         debug_assert!(is_begun, "a core is about to sleep before it has begun what its tasks requested");
         let now = self.io.now();
-        let next = self.moves.until().map_or(self.next_tick, |until| until.min(self.next_tick));
+        let next = self.migration.until().map_or(self.next_tick, |until| until.min(self.next_tick));
         let until = |time: Time| time.since(now).max(Duration::from_millis(1));
         let is_timed = self.connections.len() > 0
             || self.stop.has_begun()
@@ -279,7 +279,7 @@ impl<I: Io> Core<I> {
         if now >= self.next_tick {
             self.tick(now);
         }
-        if self.moves.is_late(now) {
+        if self.migration.is_late(now) {
             self.end_drain(now);
         }
         self.flush_all();
@@ -443,11 +443,11 @@ impl<I: Io> Core<I> {
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
             Message::MakeRoom { serial, portal } => self.make_room(serial, portal),
             Message::RoomMade { portal } => self.room_made(portal),
-            Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
-            Message::Reinstated { parked } => self.unpark(parked),
-            Message::WaiterEnded { core, parked } => self.waiter_ended(core, parked),
+            Message::Reinstate { serial, core, waiting_login } => self.reinstate(serial, core, waiting_login),
+            Message::Reinstated { waiting_login } => self.reinstated(waiting_login),
+            Message::LoginAbandoned { core, waiting_login } => self.login_abandoned(core, waiting_login),
             Message::QuiesceNexus(requester) => self.quiesce_nexus(requester),
-            Message::Quiet(requester) => self.function_quiet(requester),
+            Message::NexusQuiesced(requester) => self.nexus_quiesced(requester),
             Message::DeviceFailed { name } => self.device_failed(&name),
             Message::CloseTarget { target, requester } => self.close_target(target, requester),
             Message::TargetClosed(requester) => self.function_closed(requester),
@@ -458,7 +458,7 @@ impl<I: Io> Core<I> {
             Message::Serve { served, taken, done } => self.change_served(served, &taken, done),
             Message::ReportAwaited { to } => self.report_awaited(&to),
             Message::RemoveUnit { unit, done } => self.remove_unit(unit, done),
-            Message::UnitQuiet { unit } => self.unit_quiet(unit),
+            Message::UnitQuiesced { unit } => self.unit_quiesced(unit),
             Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),
             Message::EndSessionsOf { unit } => self.end_sessions_of(unit),
             // The thread that waits for it may have ended.

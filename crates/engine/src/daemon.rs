@@ -156,7 +156,7 @@ pub enum ChangeError {
     /// The change was made, but not all that was written may be durable.
     NotSaved(NotSaved),
     /// The change was made, but what it removes has not ended in time, and is left to end on its own.
-    Unended(String),
+    StillEnding(String),
 }
 
 impl fmt::Display for ChangeError {
@@ -164,7 +164,7 @@ impl fmt::Display for ChangeError {
         match self {
             ChangeError::Refused(why) => f.write_str(why),
             ChangeError::NotSaved(what) => what.fmt(f),
-            ChangeError::Unended(what) => f.write_str(what),
+            ChangeError::StillEnding(what) => f.write_str(what),
         }
     }
 }

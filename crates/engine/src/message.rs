@@ -121,31 +121,31 @@ pub(crate) enum Message<I: Io = Uring> {
         portal: usize,
     },
     /// End the connection with this serial number, and notify core `core` when it has ended: its session is
-    /// reinstated (RFC 7143 section 6.3.5) by the parked connection `parked` there.
+    /// reinstated (RFC 7143 section 6.3.5) by the parked connection `waiting_login` there.
     Reinstate {
         /// Serial number of the connection to end.
         serial: u64,
         /// Where the new connection waits.
         core: usize,
         /// The new connection.
-        parked: Key,
+        waiting_login: Key,
     },
-    /// The session that connection `parked` reinstates has ended.
+    /// The session that connection `waiting_login` reinstates has ended.
     Reinstated {
         /// The connection that waited.
-        parked: Key,
+        waiting_login: Key,
     },
     /// A connection that waited for sessions to end has ended itself: nobody there needs to be notified.
-    WaiterEnded {
+    LoginAbandoned {
         /// Where it waited.
         core: usize,
         /// The connection.
-        parked: Key,
+        waiting_login: Key,
     },
-    /// Send [`Message::Quiet`] once no RDMA is under way on this core's connections for tasks of this nexus that have ended.
+    /// Send [`Message::NexusQuiesced`] once no RDMA is under way on this core's connections for tasks of this nexus that have ended.
     QuiesceNexus(Requester),
     /// None is under way on that core.
-    Quiet(Requester),
+    NexusQuiesced(Requester),
     /// The RDMA device with this name has failed.
     DeviceFailed {
         /// Its name.
@@ -206,7 +206,7 @@ pub(crate) enum Message<I: Io = Uring> {
         done: Done,
     },
     /// To the home of a unit being removed: a core has nothing under way on it.
-    UnitQuiet {
+    UnitQuiesced {
         /// The unit.
         unit: u32,
     },
@@ -231,7 +231,7 @@ pub(crate) enum Message<I: Io = Uring> {
         /// Its serial number.
         serial: u64,
         /// Notified when it has ended, or why it is not ended.
-        done: mpsc::Sender<Option<Unended>>,
+        done: mpsc::Sender<Option<DisconnectRefusal>>,
     },
     /// Finish, flush, log out and stop.
     Stop,
@@ -284,7 +284,7 @@ pub(crate) struct SeenSession {
 
 /// Why a core does not end a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unended {
+pub(crate) enum DisconnectRefusal {
     /// It is not there.
     NotHere,
     /// It is an initiator of AoE, which has no sessions.

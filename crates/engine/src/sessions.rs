@@ -2,7 +2,7 @@
 //! sessions at a time, and nothing that they serve waits for the answer.
 
 use crate::counters::Counts;
-use crate::message::{Inspection, Message, Seen, SeenSession, Unended, Way, Which};
+use crate::message::{DisconnectRefusal, Inspection, Message, Seen, SeenSession, Way, Which};
 use crate::registry::Registry;
 use reactor::mailbox::Sender;
 use std::collections::BTreeMap;
@@ -126,8 +126,8 @@ impl Sessions {
                 let left = until.saturating_duration_since(Instant::now());
                 match ended.recv_timeout(left) {
                     Ok(None) => return Ok(()),
-                    Ok(Some(Unended::NotHere)) => {}
-                    Ok(Some(Unended::Sessionless)) => return Err(SessionError::Sessionless),
+                    Ok(Some(DisconnectRefusal::NotHere)) => {}
+                    Ok(Some(DisconnectRefusal::Sessionless)) => return Err(SessionError::Sessionless),
                     Err(mpsc::RecvTimeoutError::Timeout) => return Err(SessionError::Ending),
                     Err(mpsc::RecvTimeoutError::Disconnected) => return Err(SessionError::Silent),
                 }

@@ -38,7 +38,7 @@ pub type CountedStore<I> = (Arc<dyn Backend<I>>, Arc<AtomicU64>);
 
 /// A target's cores.
 pub struct Cores<I: Io> {
-    cores: Vec<Seat<I>>,
+    cores: Vec<DrivenCore<I>>,
     mail: Vec<Sender<Message<I>>>,
     housekeeper: Housekeeper<I>,
     state_saver: StateSaver,
@@ -72,7 +72,7 @@ pub enum Next {
     End,
 }
 
-struct Seat<I: Io> {
+struct DrivenCore<I: Io> {
     core: Core<I>,
     waker: Waker,
     completions: Vec<Completion>,
@@ -137,7 +137,7 @@ impl<I: Io> Cores<I> {
                 Core::new(me, io, Arc::<Shared<I::Line>>::clone(&known), served.clone(), mailbox, units);
             core.serve_interfaces(lines)?;
             core.open_portals();
-            Ok(Seat { core, waker, completions: Vec::new(), messages: Vec::new() })
+            Ok(DrivenCore { core, waker, completions: Vec::new(), messages: Vec::new() })
         };
         let each = mailboxes.into_iter().zip(lines).enumerate();
         let cores = each.map(|(me, (mailbox, lines))| seat(me, mailbox, lines)).collect::<io::Result<_>>()?;
@@ -163,7 +163,7 @@ impl<I: Io> Cores<I> {
 
     /// Gives a core a turn, which may wait in [`Io::turn`] as `wait` allows.
     pub fn turn(&mut self, core: usize, wait: Wait) {
-        let Seat { core, completions, messages, .. } = &mut self.cores[core];
+        let DrivenCore { core, completions, messages, .. } = &mut self.cores[core];
         core.io().turn(wait, completions);
         core.turn(completions, messages);
     }

@@ -425,7 +425,7 @@ impl World {
                 Vec::new()
             }
         };
-        self.look_at_losses()?;
+        self.check_losses()?;
         self.open()?;
         let opened = self.back.as_ref().zip(self.opening.take());
         self.front = start(&self.plan, &self.net, &self.folder, opened, disks, lives);
@@ -562,7 +562,7 @@ impl World {
                 }
                 Event::Go { host, request } => {
                     self.go(host, request);
-                    self.look_at_losses()?;
+                    self.check_losses()?;
                 }
                 Event::Arrive { socket } => {
                     let waits = self.net.borrow_mut().arrive(socket);
@@ -578,7 +578,7 @@ impl World {
                 }
                 Event::Back => {
                     self.back.iter_mut().for_each(|back| back.acts(&self.plan));
-                    self.look_at_losses()?;
+                    self.check_losses()?;
                 }
                 Event::Step { .. } => unreachable!("there are no gateways"),
                 Event::Fault => {
@@ -591,7 +591,7 @@ impl World {
         }
     }
 
-    fn look_at_losses(&mut self) -> Result<(), String> {
+    fn check_losses(&mut self) -> Result<(), String> {
         let net = &mut *self.net.borrow_mut();
         for unit in net.forgotten.drain(..) {
             self.registers.borrow_mut().forget_losses(unit);

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 /// leaves enough for others. 64 of the longest pieces.
 const SHARE_BYTES: u64 = 16 << 20;
 /// The same for unsolicited data: one of the longest pieces for each command of a window.
-const UNASKED_BYTES: u64 = 32 << 20;
+const UNSOLICITED_BYTES: u64 = 32 << 20;
 /// Bytes of whole large buffers that steps leave to connections for receiving and sending.
 const RESERVE_BYTES: u64 = 8 << 20;
 /// Those that unsolicited data leaves to steps and connections.
@@ -28,14 +28,14 @@ const STEPS_BYTES: u64 = 16 << 20;
 /// commands has arrived.
 const SLACK_BYTES: u64 = 1 << 20;
 /// Those that steps leave to unsolicited data, including what it already holds: it cannot wait.
-const UNASKED_ROOM_BYTES: u64 = 32 << 20;
+const UNSOLICITED_ROOM_BYTES: u64 = 32 << 20;
 /// Those reserved for connections whose steps hold little, and for those that hold little unsolicited data.
 const FIRST_STEPS_BYTES: u64 = 32 << 20;
-const FIRST_UNASKED_BYTES: u64 = 8 << 20;
+const FIRST_UNSOLICITED_BYTES: u64 = 8 << 20;
 /// Those of them reserved for units for which nothing is held: one of the longest pieces for each of 32, and
 /// of 16.
 const UNITS_STEPS_BYTES: u64 = 8 << 20;
-const UNITS_UNASKED_BYTES: u64 = 4 << 20;
+const UNITS_UNSOLICITED_BYTES: u64 = 4 << 20;
 
 /// What a task has its buffer for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,21 +44,21 @@ pub(super) enum Purpose {
     #[default]
     Step,
     /// Unsolicited data, whether its task runs or waits at its unit's gate.
-    Unasked,
+    Unsolicited,
 }
 
 /// Buffer bytes that tasks hold, by purpose.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bytes {
     step: u64,
-    unasked: u64,
+    unsolicited: u64,
 }
 
 impl Bytes {
     fn of(&mut self, purpose: Purpose) -> &mut u64 {
         match purpose {
             Purpose::Step => &mut self.step,
-            Purpose::Unasked => &mut self.unasked,
+            Purpose::Unsolicited => &mut self.unsolicited,
         }
     }
 }
@@ -77,10 +77,10 @@ impl Share {
     /// How many more commands there are buffers for if all their data is unsolicited, out of this many bytes
     /// of whole buffers.
     pub(super) fn window(&self, whole_bytes: u64) -> u32 {
-        let left = whole_bytes.saturating_sub(STEPS_BYTES + FIRST_UNASKED_BYTES + SLACK_BYTES);
+        let left = whole_bytes.saturating_sub(STEPS_BYTES + FIRST_UNSOLICITED_BYTES + SLACK_BYTES);
         // With this many bytes more, it still holds no more than half of what is left then.
-        let share = left.saturating_sub(2 * self.bytes.unasked) / 3;
-        let room = share.min(UNASKED_BYTES.saturating_sub(self.bytes.unasked));
+        let share = left.saturating_sub(2 * self.bytes.unsolicited) / 3;
+        let room = share.min(UNSOLICITED_BYTES.saturating_sub(self.bytes.unsolicited));
         u32::try_from(room / u64::from(CHUNK_BYTES)).unwrap_or(u32::MAX)
     }
 
@@ -93,7 +93,7 @@ impl Share {
     fn may_hold(&self, purpose: Purpose, bytes: u64, left: u64) -> bool {
         let (held, limit) = match purpose {
             Purpose::Step => (self.bytes.step, SHARE_BYTES),
-            Purpose::Unasked => (self.bytes.unasked, UNASKED_BYTES),
+            Purpose::Unsolicited => (self.bytes.unsolicited, UNSOLICITED_BYTES),
         };
         held + bytes <= limit.min(left / 2).max(u64::from(CHUNK_BYTES))
     }
@@ -109,7 +109,7 @@ pub(super) struct Held {
 impl Held {
     /// Nothing is held.
     pub(super) fn is_empty(&self) -> bool {
-        self.bytes.step == 0 && self.bytes.unasked == 0 && self.starving == 0
+        self.bytes.step == 0 && self.bytes.unsolicited == 0 && self.starving == 0
     }
 
     /// No step of a task holds a buffer.
@@ -120,10 +120,10 @@ impl Held {
 
 /// Bytes of whole buffers that tasks with this purpose leave to others, while this many hold unsolicited
 /// data.
-fn left_alone(purpose: Purpose, unasked_bytes: u64) -> u64 {
+fn reserved_for_others(purpose: Purpose, unsolicited_bytes: u64) -> u64 {
     match purpose {
-        Purpose::Step => RESERVE_BYTES + UNASKED_ROOM_BYTES.saturating_sub(unasked_bytes),
-        Purpose::Unasked => STEPS_BYTES,
+        Purpose::Step => RESERVE_BYTES + UNSOLICITED_ROOM_BYTES.saturating_sub(unsolicited_bytes),
+        Purpose::Unsolicited => STEPS_BYTES,
     }
 }
 
@@ -131,7 +131,7 @@ fn left_alone(purpose: Purpose, unasked_bytes: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     /// Bytes that tasks hold for unsolicited data.
-    unasked_bytes: u64,
+    unsolicited_bytes: u64,
     /// Connections with tasks that wait for a buffer; the one whose turn is next is first.
     pub(super) starved: Vec<Key>,
     /// Connections whose window is closed for lack of buffers.

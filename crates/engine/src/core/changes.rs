@@ -10,7 +10,7 @@
 //! Nothing needs a unit after its release:
 //! - Tasks, borrowed data and buffers refer to it. A core is quiet when it has none of them, and it gets
 //!   none, as no session has such a LUN. A session that moves here from a core that is behind loses the LUN
-//!   on arrival ([`super::moves`]).
+//!   on arrival ([`super::migration`]).
 //! - A session may end afterwards and ask the home to forget its nexus: that is answered whether or not the
 //!   unit exists.
 //! - Data that an aborted READ has borrowed from the store is sent to the end, as PDUs must be whole. The
@@ -208,12 +208,12 @@ impl<I: Io> Core<I> {
     pub(super) fn settle_leaving(&mut self) {
         for number in self.units.leaving.clone() {
             match self.units.get(number).and_then(|unit| unit.leaving.as_ref()).map(|leaving| leaving.stage) {
-                Some(Stage::Ending) if self.is_quiet(number) => {
-                    self.set_stage(number, Stage::Quiet);
-                    self.post(self.units[number].home_core, Message::UnitQuiet { unit: number });
+                Some(Stage::Ending) if self.is_quiesced(number) => {
+                    self.set_stage(number, Stage::Quiesced);
+                    self.post(self.units[number].home_core, Message::UnitQuiesced { unit: number });
                 }
                 Some(Stage::Closing(is_flushed)) => self.close_unit(number, is_flushed),
-                Some(Stage::Ending | Stage::Quiet) | None => {}
+                Some(Stage::Ending | Stage::Quiesced) | None => {}
             }
             self.flush_leaving(number);
         }
@@ -227,7 +227,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Whether nothing of the unit is in progress on this core.
-    fn is_quiet(&mut self, number: u32) -> bool {
+    fn is_quiesced(&mut self, number: u32) -> bool {
         // Tasks that were aborted while they waited are still queued.
         self.open_gate(number);
         let unit = &mut self.units[number];
@@ -248,9 +248,9 @@ impl<I: Io> Core<I> {
     }
 
     /// A core is quiet.
-    pub(super) fn unit_quiet(&mut self, number: u32) {
+    pub(super) fn unit_quiesced(&mut self, number: u32) {
         if let Some(home) = self.units.home_mut(number) {
-            home.removal.quiet += 1;
+            home.removal.quiesced_cores += 1;
         }
         self.settle_leaving();
     }
@@ -259,7 +259,7 @@ impl<I: Io> Core<I> {
     /// was acknowledged, and releases the unit.
     fn flush_leaving(&mut self, number: u32) {
         let cores = self.cores();
-        let is_idle = |home: &&mut HomeUnit| home.removal.quiet == cores && home.is_idle();
+        let is_idle = |home: &&mut HomeUnit| home.removal.quiesced_cores == cores && home.is_idle();
         let Some(home) = self.units.home_mut(number).filter(is_idle) else { return };
         match home.removal.flush {
             // Requests that came meanwhile, for a lost nexus, have been answered.

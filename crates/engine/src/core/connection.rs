@@ -164,7 +164,7 @@ pub(super) enum Phase {
     /// Logging in, or a discovery session.
     Login,
     /// Its login is granted, and answered when none of the sessions that it replaces can write any more.
-    Parked,
+    AwaitingReinstatement,
     /// Moves to that core as soon as nothing is in flight.
     Leaving(usize),
     /// Has moved here from another core that had applied what this one has not yet.

@@ -1,6 +1,6 @@
 //! Sessions that an administrator has disconnected.
 
-use crate::message::Unended;
+use crate::message::DisconnectRefusal;
 use std::sync::mpsc;
 
 /// How many may wait for the end of one session: more than the changes that the admin interface lets wait at
@@ -9,11 +9,11 @@ const WAITING_MAX: usize = 16;
 
 /// By serial number, with the channel that waits for the end.
 #[derive(Debug, Default)]
-pub(super) struct Disconnections(Vec<(u64, mpsc::Sender<Option<Unended>>)>);
+pub(super) struct Disconnections(Vec<(u64, mpsc::Sender<Option<DisconnectRefusal>>)>);
 
 impl Disconnections {
     /// The session is to end.
-    pub(super) fn begin(&mut self, serial: u64, done: mpsc::Sender<Option<Unended>>) {
+    pub(super) fn begin(&mut self, serial: u64, done: mpsc::Sender<Option<DisconnectRefusal>>) {
         let mut waiting = self.0.iter().enumerate().filter(|(_, (other, _))| *other == serial);
         if let Some((first, _)) = waiting.next()
             && waiting.count() + 1 >= WAITING_MAX

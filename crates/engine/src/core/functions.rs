@@ -17,7 +17,7 @@ struct Function {
     /// Its connection has ended, and waits for these answers.
     is_awaited: bool,
     /// How many cores have yet to report its nexus quiet; `None`: they were not asked.
-    unquiet: Option<usize>,
+    unquiesced_cores: Option<usize>,
     /// The response to give then.
     response: FunctionResponse,
     /// Number of the target whose sessions end before the response, and the requester's with it (TARGET COLD

@@ -3,7 +3,7 @@
 use super::Core;
 use super::connection::{Connection, Phase};
 use crate::counters::Counts;
-use crate::message::{Inspection, Seen, SeenSession, Unended, Way, Which};
+use crate::message::{DisconnectRefusal, Inspection, Seen, SeenSession, Way, Which};
 use crate::slots::Key;
 use crate::transport::Transport;
 use proto::time::Time;
@@ -82,14 +82,14 @@ impl<I: Io> Core<I> {
     }
 
     /// Ends a session for an administrator, who gets the answer when nothing of it is left.
-    pub(super) fn disconnect(&mut self, serial: u64, done: mpsc::Sender<Option<Unended>>) {
+    pub(super) fn disconnect(&mut self, serial: u64, done: mpsc::Sender<Option<DisconnectRefusal>>) {
         let is_it = |conn: &Connection| conn.facts.serial == serial && conn.facts.is_admitted;
         let Some(key) = self.keys_where(is_it).pop() else {
-            let _ = done.send(Some(Unended::NotHere));
+            let _ = done.send(Some(DisconnectRefusal::NotHere));
             return;
         };
         if self.connections.get(key).is_some_and(|conn| matches!(conn.machine, Transport::Aoe(_))) {
-            let _ = done.send(Some(Unended::Sessionless));
+            let _ = done.send(Some(DisconnectRefusal::Sessionless));
             return;
         }
         self.endings.disconnections.begin(serial, done);
@@ -101,7 +101,7 @@ fn state(conn: &Connection) -> &'static str {
     match conn.phase {
         // A discovery session; others have moved on when their login is answered.
         Phase::Login | Phase::Serving => "serving",
-        Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Draining => "moving",
+        Phase::AwaitingReinstatement | Phase::Leaving(_) | Phase::Arriving | Phase::Draining => "moving",
         Phase::Ending | Phase::Parting | Phase::Closing => "ending",
     }
 }

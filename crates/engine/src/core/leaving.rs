@@ -16,7 +16,7 @@ pub(super) enum Stage {
     /// What was begun continues.
     Ending,
     /// The home knows that everything has ended here.
-    Quiet,
+    Quiesced,
     /// Everything has ended everywhere; whether the store was flushed.
     Closing(bool),
 }
@@ -63,7 +63,7 @@ impl ChangesHere {
 #[derive(Default)]
 pub(super) struct RemovalState {
     /// Cores that are quiet.
-    pub(super) quiet: usize,
+    pub(super) quiesced_cores: usize,
     pub(super) flush: Flush,
 }
 

@@ -1,6 +1,6 @@
 //! What moves from this core to others.
 
-mod migrate;
+mod run;
 
 use crate::balance::Meter;
 use crate::slots::Key;
@@ -20,14 +20,14 @@ struct Drain {
 
 /// What moves from this core to others.
 #[derive(Default)]
-pub(super) struct Moves {
+pub(super) struct Migration {
     /// The session that is being drained.
     drain: Option<Drain>,
     /// How busy the core is.
     meter: Meter,
 }
 
-impl Moves {
+impl Migration {
     /// When the move of a draining session is abandoned.
     pub(super) fn until(&self) -> Option<Time> {
         self.drain.as_ref().map(|drain| drain.until)

@@ -194,12 +194,12 @@ impl<I: Io> Core<I> {
                 old.serial
             );
             // Through the mailbox even to this core: the old session may be in it, on its way here.
-            let message = Message::Reinstate { serial: old.serial, core: self.me, parked: key };
+            let message = Message::Reinstate { serial: old.serial, core: self.me, waiting_login: key };
             self.mailbox.post(old.core, message);
         }
         match entered.replaced.is_empty() {
             true => self.admit(key, core),
-            false => self.set_phase(key, Phase::Parked),
+            false => self.set_phase(key, Phase::AwaitingReinstatement),
         }
     }
 
@@ -434,43 +434,45 @@ impl<I: Io> Core<I> {
     }
 
     /// Ends the connection whose session is reinstated by another.
-    pub(super) fn reinstate(&mut self, serial: u64, core: usize, parked: Key) {
+    pub(super) fn reinstate(&mut self, serial: u64, core: usize, waiting_login: Key) {
         let old = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
         match old {
             Some(key) => {
-                self.endings.reinstatements.push((serial, core, parked));
+                self.endings.reinstatements.push((serial, core, waiting_login));
                 // SRP announces the end of a channel to its initiator (SRP r16a section 6.6); a reinstated
                 // session of iSCSI just ends.
                 let is_notified = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
                 match self.connections.get(key) {
-                    Some(conn) if conn.phase == Phase::Parked => {
+                    Some(conn) if conn.phase == Phase::AwaitingReinstatement => {
                         self.refuse(key, Withdrawal::NoRoom, OVERTAKEN)
                     }
                     Some(conn) if is_notified(conn) => self.leaving(key),
                     Some(_) | None => self.gone(key, REINSTATED),
                 }
             }
-            None => self.post(core, Message::Reinstated { parked }),
+            None => self.post(core, Message::Reinstated { waiting_login }),
         }
     }
 
     /// A connection that waited for sessions to end has itself ended.
-    pub(super) fn waiter_ended(&mut self, core: usize, parked: Key) {
-        self.endings.reinstatements.retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, parked));
+    pub(super) fn login_abandoned(&mut self, core: usize, waiting_login: Key) {
+        self.endings
+            .reinstatements
+            .retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, waiting_login));
     }
 
     /// A session that this one replaces has ended.
-    pub(super) fn unpark(&mut self, parked: Key) {
-        let Some(conn) = self.connections.get_mut(parked) else { return };
+    pub(super) fn reinstated(&mut self, waiting_login: Key) {
+        let Some(conn) = self.connections.get_mut(waiting_login) else { return };
         conn.login.predecessors = conn.login.predecessors.saturating_sub(1);
         // It may have ended meanwhile.
-        if conn.login.predecessors > 0 || conn.phase != Phase::Parked {
+        if conn.login.predecessors > 0 || conn.phase != Phase::AwaitingReinstatement {
             return;
         }
         let moves = conn.machine.is_movable() && !self.stop.has_begun();
         let portal = conn.facts.portal().filter(|_| moves);
         let core = portal.map_or(self.me, |portal| self.place(portal));
-        self.admit(parked, core);
+        self.admit(waiting_login, core);
     }
 }
 

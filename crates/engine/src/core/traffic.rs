@@ -103,7 +103,7 @@ impl<I: Io> Core<I> {
             let is_fed = match conn.phase {
                 Phase::Login | Phase::Serving | Phase::Ending | Phase::Parting => true,
                 Phase::Draining => conn.awaits_data(&self.tasks),
-                Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
+                Phase::AwaitingReinstatement | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
             };
             if let Some(channel) = conn.machine.device_mut() {
                 channel.hold(!is_fed && conn.phase != Phase::Closing);
@@ -282,7 +282,7 @@ impl<I: Io> Core<I> {
             }
             Phase::Ending if conn.is_settled() => self.part(key),
             Phase::Login
-            | Phase::Parked
+            | Phase::AwaitingReinstatement
             | Phase::Leaving(_)
             | Phase::Arriving
             | Phase::Serving

@@ -164,8 +164,8 @@ impl Daemon {
         changed.iter().for_each(|unit| self.refresh_summary(*unit));
         let is_in_place = gone.is_none_or(|(unit, serial)| self.unit_removed(unit, serial));
         match (unended, check_saved(is_flushed, is_in_place)) {
-            (Some(what), Ok(())) => Err(ChangeError::Unended(what)),
-            (Some(what), Err(lost)) => Err(ChangeError::Unended(format!("{what}; {lost}"))),
+            (Some(what), Ok(())) => Err(ChangeError::StillEnding(what)),
+            (Some(what), Err(lost)) => Err(ChangeError::StillEnding(format!("{what}; {lost}"))),
             (None, kept) => kept.map_err(ChangeError::NotSaved),
         }
     }

@@ -79,7 +79,7 @@ fn take(daemon: &mut Daemon, step: &Step, to: &Config, wants: Wants, taken: &mut
             tracing::error!("configuration: {text}: {what}");
             taken.warnings.push(format!("{text}: {what}"));
         }
-        Err(ChangeError::Unended(what)) => {
+        Err(ChangeError::StillEnding(what)) => {
             tracing::error!("configuration: {text}: {what}");
             let fix = "check what hangs; the log reports when a LUN is gone, and other changes can be made until then";
             taken.unended.push(fault(text, &what, fix));
@@ -126,7 +126,9 @@ pub(super) fn roll_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<
             Err(ChangeError::NotSaved(what)) => {
                 faults.push(fault(&format!("{step:?}"), &what.to_string(), "see the log"));
             }
-            Err(ChangeError::Unended(what)) => faults.push(fault(&format!("{step:?}"), &what, "see the log")),
+            Err(ChangeError::StillEnding(what)) => {
+                faults.push(fault(&format!("{step:?}"), &what, "see the log"))
+            }
             Err(ChangeError::Refused(why)) => {
                 tracing::error!("configuration: {step:?} could not be undone: {why}");
                 let what = format!("it could not be undone: {why}");

@@ -190,7 +190,7 @@ fn aoe_goes_once_nothing_that_came_there_can_be_written_and_others_lose_nothing(
         daemon.wait_at_most(Duration::ZERO);
         let unended = daemon.take_step(step, &to, Wants::Store);
         assert!(
-            matches!(&unended, Err(ChangeError::Unended(what)) if what.contains("on LUN lun0 ")),
+            matches!(&unended, Err(ChangeError::StillEnding(what)) if what.contains("on LUN lun0 ")),
             "it may still be written: {unended:?}"
         );
         neighbour.write_blocks(1, 0, BLOCK, &[2; SECTOR], false).expect("GOOD");

@@ -1,8 +1,8 @@
 //! How tasks get and return buffers.
 
 use super::{
-    FIRST_STEPS_BYTES, FIRST_UNASKED_BYTES, Purpose, Short, UNITS_STEPS_BYTES, UNITS_UNASKED_BYTES,
-    left_alone,
+    FIRST_STEPS_BYTES, FIRST_UNSOLICITED_BYTES, Purpose, Short, UNITS_STEPS_BYTES, UNITS_UNSOLICITED_BYTES,
+    reserved_for_others,
 };
 use crate::core::Core;
 use crate::core::task::State;
@@ -35,10 +35,11 @@ impl<I: Io> Core<I> {
         purpose: Purpose,
     ) -> Result<Places, Short> {
         let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
-        let room = arena.whole_bytes().saturating_sub(left_alone(purpose, self.buffers.unasked_bytes));
+        let room =
+            arena.whole_bytes().saturating_sub(reserved_for_others(purpose, self.buffers.unsolicited_bytes));
         let (of_units, of_first) = match purpose {
             Purpose::Step => (UNITS_STEPS_BYTES, FIRST_STEPS_BYTES),
-            Purpose::Unasked => (UNITS_UNASKED_BYTES, FIRST_UNASKED_BYTES),
+            Purpose::Unsolicited => (UNITS_UNSOLICITED_BYTES, FIRST_UNSOLICITED_BYTES),
         };
         let conn = self.connections.get_mut(origin);
         let held = self.units.held_mut(unit);
@@ -53,8 +54,8 @@ impl<I: Io> Core<I> {
         }
         let buffer = arena.take(len).ok_or(Short)?;
         *held.bytes.of(purpose) += bytes;
-        if purpose == Purpose::Unasked {
-            self.buffers.unasked_bytes += bytes;
+        if purpose == Purpose::Unsolicited {
+            self.buffers.unsolicited_bytes += bytes;
         }
         if let Some(conn) = conn {
             *conn.share.bytes.of(purpose) += bytes;
@@ -111,8 +112,8 @@ impl<I: Io> Core<I> {
         self.io.arena().give(buffer);
         let bytes = Arena::taken_bytes(buffer.len());
         *self.units.held_mut(unit).bytes.of(purpose) -= bytes;
-        if purpose == Purpose::Unasked {
-            self.buffers.unasked_bytes -= bytes;
+        if purpose == Purpose::Unsolicited {
+            self.buffers.unsolicited_bytes -= bytes;
         }
         if let Some(conn) = self.connections.get_mut(origin) {
             *conn.share.bytes.of(purpose) -= bytes;
@@ -184,7 +185,8 @@ impl<I: Io> Core<I> {
         }
         // The whole queue is searched only if there is such a task and a buffer to give it.
         if !is_reserved_for_others
-            || self.io.arena().whole_bytes() <= left_alone(Purpose::Step, self.buffers.unasked_bytes)
+            || self.io.arena().whole_bytes()
+                <= reserved_for_others(Purpose::Step, self.buffers.unsolicited_bytes)
         {
             return false;
         }

@@ -73,11 +73,12 @@ fn returned_buffers_even_out_shares() {
 #[test]
 fn a_window_that_was_opened_is_kept_to() {
     for whole in [32 << 20, 40 << 20, 60 << 20, 128 << 20] {
-        let mut share = Share { bytes: Bytes { unasked: 5 * PIECE, ..Bytes::default() }, ..Share::default() };
-        let mut left = whole - STEPS_BYTES - FIRST_UNASKED_BYTES;
+        let mut share =
+            Share { bytes: Bytes { unsolicited: 5 * PIECE, ..Bytes::default() }, ..Share::default() };
+        let mut left = whole - STEPS_BYTES - FIRST_UNSOLICITED_BYTES;
         for _ in 0..share.window(whole) {
-            assert!(left >= PIECE && share.may_hold(Purpose::Unasked, PIECE, left), "{whole}");
-            share.bytes.unasked += PIECE;
+            assert!(left >= PIECE && share.may_hold(Purpose::Unsolicited, PIECE, left), "{whole}");
+            share.bytes.unsolicited += PIECE;
             left -= PIECE;
         }
     }

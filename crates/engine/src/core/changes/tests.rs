@@ -173,7 +173,7 @@ fn a_removed_lun_accepts_nothing_new_and_finishes_what_has_begun() {
 /// Why a change that was made is not complete.
 pub(super) fn unended(outcome: Result<(), ChangeError>) -> String {
     match outcome {
-        Err(ChangeError::Unended(what)) => what,
+        Err(ChangeError::StillEnding(what)) => what,
         other => panic!("it waits for a store: {other:?}"),
     }
 }
@@ -620,7 +620,7 @@ fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
     store.hold();
     let (done, is_done) = mpsc::channel();
     other.post(0, Message::RemoveUnit { unit: UNIT, done });
-    other.post(0, Message::UnitQuiet { unit: UNIT });
+    other.post(0, Message::UnitQuiesced { unit: UNIT });
     assert!(turns(&mut core, &mut other).is_empty());
     assert!(store.has_held(1), "it is being flushed");
     let who = Waiter::Connection(Key { index: 0, generation: 1 });

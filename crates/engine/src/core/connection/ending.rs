@@ -304,9 +304,9 @@ impl<I: Io> Core<I> {
             self.shared.registry.leave(&name, conn.facts.serial);
         }
         for index in 0..self.endings.reinstatements.len() {
-            let (serial, core, parked) = self.endings.reinstatements[index];
+            let (serial, core, waiting_login) = self.endings.reinstatements[index];
             if serial == conn.facts.serial {
-                self.post(core, Message::Reinstated { parked });
+                self.post(core, Message::Reinstated { waiting_login });
             }
         }
         self.endings.reinstatements.retain(|(serial, ..)| *serial != conn.facts.serial);
@@ -314,7 +314,7 @@ impl<I: Io> Core<I> {
         if conn.login.predecessors > 0 {
             for core in 0..self.cores() {
                 // Behind the requests to end these, which went through the mailbox even to this core.
-                self.mailbox.post(core, Message::WaiterEnded { core: self.me, parked: key });
+                self.mailbox.post(core, Message::LoginAbandoned { core: self.me, waiting_login: key });
             }
         }
     }
@@ -366,7 +366,7 @@ impl<I: Io> Core<I> {
     /// Ends a connection like all others of its target; a login that waits for one is answered.
     fn end_for_all(&mut self, key: Key, reason: &str) {
         match self.connections.get(key).map(|conn| conn.phase) {
-            Some(Phase::Parked) => self.refuse(key, Withdrawal::Unavailable, reason),
+            Some(Phase::AwaitingReinstatement) => self.refuse(key, Withdrawal::Unavailable, reason),
             Some(_) | None => self.gone(key, reason),
         }
     }
@@ -379,7 +379,7 @@ impl<I: Io> Core<I> {
         }
         match self.connections.get(key).map(|conn| conn.phase) {
             Some(Phase::Serving | Phase::Draining) => self.leaving(key),
-            Some(Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Arriving) => {
+            Some(Phase::Login | Phase::AwaitingReinstatement | Phase::Leaving(_) | Phase::Arriving) => {
                 self.end_for_all(key, reason);
             }
             Some(Phase::Ending | Phase::Parting | Phase::Closing) | None => {}
@@ -441,7 +441,7 @@ impl<I: Io> Core<I> {
         for key in self.keys_where(|_| true) {
             match self.connections.get(key).map(|conn| conn.phase) {
                 Some(Phase::Arriving | Phase::Serving | Phase::Draining) => self.leaving(key),
-                Some(Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Parting) => {
+                Some(Phase::Login | Phase::AwaitingReinstatement | Phase::Leaving(_) | Phase::Parting) => {
                     self.end_for_all(key, STOPS);
                 }
                 Some(Phase::Ending | Phase::Closing) | None => {}

@@ -37,7 +37,7 @@ impl<I: Io> Core<I> {
             tasks: Vec::new(),
             homes: 0,
             is_awaited: false,
-            unquiet: (!is_of_channels).then_some(0),
+            unquiesced_cores: (!is_of_channels).then_some(0),
             response: FunctionResponse::Complete,
             cold: None,
             unclosed: Some(0),
@@ -126,10 +126,10 @@ impl<I: Io> Core<I> {
     }
 
     /// A core has no RDMA of the function's nexus under way.
-    pub(in crate::core) fn function_quiet(&mut self, requester: Requester) {
+    pub(in crate::core) fn nexus_quiesced(&mut self, requester: Requester) {
         let function = self.functions.open.iter_mut().find(|function| function.requester == requester);
-        if let Some(unquiet) = function.and_then(|function| function.unquiet.as_mut()) {
-            *unquiet -= 1;
+        if let Some(unquiesced_cores) = function.and_then(|function| function.unquiesced_cores.as_mut()) {
+            *unquiesced_cores -= 1;
             self.answer_functions();
         }
     }
@@ -155,10 +155,10 @@ impl<I: Io> Core<I> {
         let mut index = 0;
         while let Some(function) = self.functions.open.get(index) {
             let is_decided = function.homes == 0 && function.tasks.is_empty();
-            if is_decided && function.unquiet.is_none() {
+            if is_decided && function.unquiesced_cores.is_none() {
                 self.quiesce_everywhere(index);
             }
-            let is_quiet = is_decided && self.functions.open[index].unquiet == Some(0);
+            let is_quiet = is_decided && self.functions.open[index].unquiesced_cores == Some(0);
             if is_quiet && self.functions.open[index].unclosed.is_none() {
                 self.close_target_everywhere(index);
             }
@@ -190,7 +190,7 @@ impl<I: Io> Core<I> {
     fn quiesce_everywhere(&mut self, index: usize) {
         let cores = self.cores();
         let function = &mut self.functions.open[index];
-        function.unquiet = Some(cores);
+        function.unquiesced_cores = Some(cores);
         let requester = function.requester;
         for core in 0..cores {
             self.post(core, Message::QuiesceNexus(requester));

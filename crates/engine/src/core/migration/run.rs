@@ -50,11 +50,11 @@ const REST: Duration = Duration::from_secs(10);
 impl<I: Io> Core<I> {
     /// Begins to move a running session to another core, once it becomes idle. False: not now.
     pub(in crate::core) fn begin_move(&mut self, key: Key, to: usize) -> bool {
-        if to == self.me || self.moves.drain.is_some() || self.stop.has_begun() || !self.may_move(key) {
+        if to == self.me || self.migration.drain.is_some() || self.stop.has_begun() || !self.may_move(key) {
             return false;
         }
         let until = self.io.now().after(DRAIN_WITHIN);
-        self.moves.drain = Some(Drain { key, until, to, endings: Vec::new() });
+        self.migration.drain = Some(Drain { key, until, to, endings: Vec::new() });
         self.set_phase(key, Phase::Draining);
         true
     }
@@ -68,7 +68,7 @@ impl<I: Io> Core<I> {
     /// Moves a session when this core is much busier than another.
     pub(in crate::core) fn balance(&mut self, now: Time) {
         let worked = || self.io.processor_time().saturating_sub(self.poller.spun());
-        match self.moves.meter.tick(now, worked, &self.shared.board, self.me) {
+        match self.migration.meter.tick(now, worked, &self.shared.board, self.me) {
             Due::Nothing => {}
             Due::Count => {
                 let connections = &mut self.connections;
@@ -87,7 +87,7 @@ impl<I: Io> Core<I> {
                 let load = |key: &Key| self.session_load(*key, now, &blocked);
                 let sessions: Vec<Session> = keys.iter().map(load).collect();
                 if let Some((index, to)) =
-                    self.moves.meter.choose_move(&self.shared.board, self.me, &sessions)
+                    self.migration.meter.choose_move(&self.shared.board, self.me, &sessions)
                 {
                     self.begin_move(keys[index], to);
                 }
@@ -123,7 +123,7 @@ impl<I: Io> Core<I> {
         task: TaskId,
         ending: Ending,
     ) -> bool {
-        let Some(drain) = &mut self.moves.drain else { return false };
+        let Some(drain) = &mut self.migration.drain else { return false };
         let holds = Some(drain.key) == connection && ending.status == Status::Good;
         if holds {
             drain.endings.push((task, to_wire(ending)));
@@ -137,7 +137,7 @@ impl<I: Io> Core<I> {
 
     /// The end of a turn for a connection that is being drained.
     pub(in crate::core) fn drain_on(&mut self, key: Key) {
-        let Some(drain) = self.moves.drain.as_mut().filter(|drain| drain.key == key) else { return };
+        let Some(drain) = self.migration.drain.as_mut().filter(|drain| drain.key == key) else { return };
         let is_busy = |conn: &Connection| {
             conn.is_in_payload() || conn.immediate_reads(None).next().is_some() || !conn.answers.have_left()
         };
@@ -159,14 +159,14 @@ impl<I: Io> Core<I> {
 
     /// Abandons the drain of a connection, if it was being drained: it is served here.
     pub(in crate::core) fn stay(&mut self, key: Key) {
-        let Some(drain) = self.moves.drain.take_if(|drain| drain.key == key) else { return };
+        let Some(drain) = self.migration.drain.take_if(|drain| drain.key == key) else { return };
         self.release(key, drain.endings);
         self.set_phase(key, Phase::Serving);
     }
 
     /// Cancels the move of a session, if one is under way: it is served here.
     pub(in crate::core) fn cancel_move(&mut self) {
-        if let Some(key) = self.moves.drain.as_ref().map(|drain| drain.key) {
+        if let Some(key) = self.migration.drain.as_ref().map(|drain| drain.key) {
             self.stay(key);
         }
     }
@@ -174,7 +174,7 @@ impl<I: Io> Core<I> {
     /// Abandons a drain that takes too long.
     #[cold]
     pub(in crate::core) fn end_drain(&mut self, now: Time) {
-        let Some(key) = self.moves.drain.as_ref().map(|drain| drain.key) else { return };
+        let Some(key) = self.migration.drain.as_ref().map(|drain| drain.key) else { return };
         self.stay(key);
         if let Some(conn) = self.connections.get_mut(key) {
             conn.load.rests_until = now.after(REST);
@@ -195,7 +195,7 @@ impl<I: Io> Core<I> {
             return self.serve_here(key);
         }
         let (serial, from) = (conn.facts.serial, conn.facts.way);
-        let was_served = self.moves.drain.take_if(|drain| drain.key == key).is_some();
+        let was_served = self.migration.drain.take_if(|drain| drain.key == key).is_some();
         let shared = self.shared.clone();
         if !shared.registry.hand_over(&name, serial, to, || self.send_off(key, to)) {
             return self.gone(key, REINSTATED);

@@ -52,14 +52,14 @@ impl<I: Io> Core<I> {
         if let Some(index) = conn.quiescing.iter().position(|one| one.task == wire) {
             let one = conn.quiescing.swap_remove(index);
             self.release_quiescing(key, &one);
-            self.answer_quiet();
+            self.report_quiesced();
         }
     }
 
     /// The connection has ended: releases everything kept for it.
     pub(in crate::core) fn release_all_quiescing(&mut self, key: Key, all: &[Quiescing]) {
         all.iter().for_each(|one| self.release_quiescing(key, one));
-        self.answer_quiet();
+        self.report_quiesced();
     }
 
     fn release_quiescing(&mut self, key: Key, one: &Quiescing) {
@@ -72,15 +72,15 @@ impl<I: Io> Core<I> {
     /// here or on other channels: its initiator reuses its buffers after that.
     pub(in crate::core) fn quiesce_nexus(&mut self, requester: Requester) {
         self.functions.requesters.push(requester);
-        self.answer_quiet();
+        self.report_quiesced();
     }
 
-    fn answer_quiet(&mut self) {
+    fn report_quiesced(&mut self) {
         let mut requesters = std::mem::take(&mut self.functions.requesters);
         requesters.retain(|requester| {
             let is_busy = self.is_busy(requester.nexus);
             if !is_busy {
-                self.post(requester.core, Message::Quiet(*requester));
+                self.post(requester.core, Message::NexusQuiesced(*requester));
             }
             is_busy
         });

@@ -155,7 +155,7 @@ impl<I: Io> Core<I> {
             if self.take_or_wait(key, buffer_bytes, None) {
                 self.begin(key);
             }
-        } else if self.take_buffer(key, buffer_bytes, Purpose::Unasked).is_ok() {
+        } else if self.take_buffer(key, buffer_bytes, Purpose::Unsolicited).is_ok() {
             self.begin(key);
         } else {
             self.end(key, refusal(Status::TaskSetFull));
@@ -186,7 +186,7 @@ impl<I: Io> Core<I> {
         }
         if task.buffer.is_empty() {
             let wanted = task.command.write_bytes.min(CHUNK_BYTES).max(task.command.unsolicited_bytes);
-            if self.take_buffer(key, wanted, Purpose::Unasked).is_err() {
+            if self.take_buffer(key, wanted, Purpose::Unsolicited).is_err() {
                 return self.end(key, refusal(Status::TaskSetFull));
             }
         }
