@@ -370,7 +370,11 @@ fn an_interface_that_does_not_suit_is_refused_with_the_reason() {
     assert!(refused(INTERFACE).contains(&format!("ip link set {INTERFACE} up")), "{}", refused(INTERFACE));
     assert!(refused("lo").contains("ip link set lo up"), "{}", refused("lo"));
     end.ip(&format!("link set {INTERFACE} mtu 999 up"));
-    assert!(refused(INTERFACE).contains("its MTU is 999, and 1000 is needed"), "{}", refused(INTERFACE));
+    assert!(
+        refused(INTERFACE).contains("its MTU is 999, but at least 1000 is needed"),
+        "{}",
+        refused(INTERFACE)
+    );
 }
 
 #[test]
