@@ -1,6 +1,6 @@
 //! The daemon: opens stores, binds portals, starts a thread for each core, and shuts all of it down.
 
-mod changing;
+mod reconfigure;
 
 use crate::balance::Board;
 use crate::changes::Changes;
@@ -21,7 +21,7 @@ use crate::state;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::stores::opening::{self, About};
-use crate::stores::prober::{self, Watch, Watched};
+use crate::stores::prober::{self, StoreWatch, WatchedStore};
 use crate::stores::space::SpaceWatch;
 use crate::units::{NewUnit, knows_space};
 use config::{ByDevice, Config, Lun, Portal, StoreSpec};
@@ -67,7 +67,7 @@ pub struct Daemon {
     jobs: mpsc::Sender<Job>,
     registry: Arc<Registry>,
     /// Watches of stores, by the numbers of their units.
-    watches: Vec<(u32, Watch)>,
+    watches: Vec<(u32, StoreWatch)>,
     /// Stores by the numbers of their units, while they are open.
     stores: Vec<(u32, Weak<dyn Store>)>,
     about: About,
@@ -86,7 +86,7 @@ pub struct Daemon {
 struct Leaving {
     unit: u32,
     serial: String,
-    watch: Option<Watch>,
+    watch: Option<StoreWatch>,
 }
 
 /// A served unit.
@@ -668,7 +668,7 @@ fn watch(
     opened: &Opened,
     fit: &Result<(), String>,
     reports: Reports<'_>,
-) -> Result<Option<(u32, Watch)>, StartError> {
+) -> Result<Option<(u32, StoreWatch)>, StartError> {
     if let Err(error) = fit {
         tracing::error!(lun = %lun.name, "its LUNs are not ready: {error}");
         return Ok(None);
@@ -696,11 +696,12 @@ fn start_watch(
     failed: Option<String>,
     space_watch: Option<SpaceWatch>,
     Reports { mail, events }: Reports<'_>,
-) -> Result<Option<(u32, Watch)>, StartError> {
+) -> Result<Option<(u32, StoreWatch)>, StartError> {
     let home = NewUnit::<Uring>::home_core(unit, config);
     let name = lun.name.clone();
     let (logged, misplaced, resets, events) = (None, None, 0, events.clone());
-    let watched = Watched { name, unit, home, store, failed, logged, resets, misplaced, events, space_watch };
+    let watched =
+        WatchedStore { name, unit, home, store, failed, logged, resets, misplaced, events, space_watch };
     let started = prober::start(watched, mail[home].clone());
     let watch = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;
     Ok(Some((unit, watch)))

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_to_remember_is_late_at_worst() {
+    fn a_write_behind_a_forgotten_change_is_late_at_worst() {
         let ledger = Ledger::new();
         assert!(!change(&ledger, 8..16, 7));
         for n in 0..100_000u64 {

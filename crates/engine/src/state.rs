@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_durable_is_taken_back() {
+    fn a_change_that_cannot_be_made_durable_is_rolled_back() {
         for (old, new) in [(&b"old"[..], &b"new"[..]), (b"old", b""), (b"", b"new")] {
             let (_directory, path, mut state_saver) = directory_with(old);
             FAILURES.set(1);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_back_durably_is_tried_again_until_it_is() {
+    fn a_rollback_is_retried_until_it_is_durable() {
         let (_directory, path, mut state_saver) = directory_with(b"old");
         FAILURES.set(3);
         state_saver.replace(&path, b"", false).unwrap_err();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_put_back_however_often_something_else_fails() {
+    fn acknowledged_state_is_restored_however_often_something_else_fails() {
         let (directory, path, mut state_saver) = directory_with(b"old");
         FAILURES.set(2);
         state_saver.replace(&path, b"", false).unwrap_err();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_cannot_be_taken_back_is_kept_in_the_end() {
+    fn a_state_that_cannot_be_rolled_back_is_saved_in_the_end() {
         let (_directory, path, mut state_saver) = directory_with(b"old");
         FAILURES.set(2);
         state_saver.replace(&path, b"new", true).unwrap_err();

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_aborted_keeps_no_place() {
+    fn an_aborted_task_leaves_the_deferred_queue() {
         let mut budget = Budget::new();
         for round in 0..1000 {
             budget.defer(key(1), key(round), Rest::Event(Event::Start));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lanes_do_at_a_stretch_leaves_half_of_each_turn_to_tasks_that_wait() {
+    fn lane_work_leaves_half_of_each_turn_to_waiting_tasks() {
         let mut budget = Budget::new();
         budget.defer(key(1), key(1), Rest::Event(Event::Start));
         let stretch = TURN_BYTES + SHARE_BYTES;

@@ -25,7 +25,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const LAST_CHECK: Duration = Duration::from_secs(5);
 
 /// A unit's store.
-pub(crate) struct Watched {
+pub(crate) struct WatchedStore {
     /// The unit's name, for the log.
     pub(crate) name: String,
     /// The unit's number.
@@ -47,9 +47,9 @@ pub(crate) struct Watched {
     pub(crate) space_watch: Option<SpaceWatch>,
 }
 
-/// A watched store, from [`Watch::begin`] on. When this is dropped its thread ends, at the latest when the
+/// A watched store, from [`StoreWatch::begin`] on. When this is dropped its thread ends, at the latest when the
 /// store returns.
-pub(crate) struct Watch {
+pub(crate) struct StoreWatch {
     begun: mpsc::Sender<()>,
     until: mpsc::Sender<WatchRequest>,
     checked_at: mpsc::Receiver<bool>,
@@ -70,7 +70,7 @@ struct Growth {
     done: mpsc::Sender<Result<(), String>>,
 }
 
-impl Watch {
+impl StoreWatch {
     /// Grows the store to this size, if it is smaller, and returns when the unit's home was notified.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Watch {
 
 /// Checks all stores once more. Returns whether each that was written is where it can be found again, as far
 /// as is known.
-pub(crate) fn end(watches: Vec<Watch>) -> bool {
+pub(crate) fn end(watches: Vec<StoreWatch>) -> bool {
     let (untils, last_looks): (Vec<_>, Vec<_>) =
         watches.into_iter().map(|watch| ((watch.begun, watch.until), watch.checked_at)).unzip();
     drop(untils);
@@ -112,8 +112,8 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
     last_looks.iter().filter(|checked_at| checked_at.recv_timeout(left()) == Ok(false)).count() == 0
 }
 
-/// Monitors a store from [`Watch::begin`] on, and notifies `home`, the home core of its unit.
-pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
+/// Monitors a store from [`StoreWatch::begin`] on, and notifies `home`, the home core of its unit.
+pub(crate) fn start(mut watched: WatchedStore, home: Sender<Message>) -> io::Result<StoreWatch> {
     let (begun, has_begun) = mpsc::channel();
     let (until, ended) = mpsc::channel::<WatchRequest>();
     let (last, checked_at) = mpsc::channel();
@@ -150,10 +150,10 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
         drop(watched);
         let _ = last.send(is_in_place);
     })?;
-    Ok(Watch { begun, until, checked_at })
+    Ok(StoreWatch { begun, until, checked_at })
 }
 
-impl Watched {
+impl WatchedStore {
     /// What to report to the unit's home about the store's state, if anything.
     fn check(&mut self, now: Instant) -> Option<HomeRequest> {
         let (store, lun) = (&self.store, &self.name);
@@ -248,8 +248,8 @@ mod tests {
         }
     }
 
-    fn watched_store(name: &str, store: Arc<dyn Store>) -> Watched {
-        Watched {
+    fn watched_store(name: &str, store: Arc<dyn Store>) -> WatchedStore {
+        WatchedStore {
             name: name.into(),
             unit: 0,
             home: 0,
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    fn watched() -> (Arc<PresetStore>, Watched) {
+    fn watched() -> (Arc<PresetStore>, WatchedStore) {
         let store = Arc::new(PresetStore(Mutex::new(Ok(None)), AtomicU64::new(0)));
         (store.clone(), watched_store("db", store))
     }
@@ -391,7 +391,7 @@ mod tests {
             AtomicU64::new(0),
         ));
         let (_, watched) = watched();
-        let watch = start(Watched { store: store.clone(), ..watched }, home[0].sender(0)).unwrap();
+        let watch = start(WatchedStore { store: store.clone(), ..watched }, home[0].sender(0)).unwrap();
         watch.begin();
         assert_eq!(looked.recv(), Ok("slow"));
         let patience = Patience::default();

@@ -165,7 +165,7 @@ fn writes_that_wait_for_a_limit_leave_frames_for_others() {
 }
 
 #[test]
-fn aoe_goes_once_nothing_that_came_there_can_be_written_and_others_lose_nothing() {
+fn aoe_is_removed_once_none_of_its_writes_can_land_and_others_lose_nothing() {
     type Change = fn(&mut Config);
     let renames: Change = |config| config.luns[0].aoe = Some(own(5));
     let takes_unit: Change = |config| config.luns[0].aoe = None;

@@ -41,7 +41,7 @@ fn a_connection_alone_has_all_of_its_share() {
 }
 
 #[test]
-fn those_that_take_all_they_can_get_leave_something_to_each_that_comes_later() {
+fn greedy_connections_leave_buffers_to_each_later_one() {
     let mut room = Room(88 << 20);
     let shares = filled(&mut room, 24);
     let mut late: Vec<Share> = (0..100).map(|_| Share::default()).collect();

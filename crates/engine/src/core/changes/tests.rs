@@ -237,7 +237,7 @@ fn a_lun_whose_last_flush_hangs_does_not_hold_up_the_next_that_goes() {
 }
 
 #[test]
-fn what_a_lun_lost_that_went_when_nobody_waited_any_more_is_reported_and_remembered_until_the_end() {
+fn losses_of_a_removed_lun_are_reported_and_remembered_until_shutdown() {
     for is_looked_at in [true, false] {
         let stores = [HeldStore::new(), HeldStore::new()];
         let (reports, happened) = mpsc::channel();
@@ -318,7 +318,7 @@ fn a_target_whose_session_hangs_is_removed_and_whoever_ends_the_daemon_waits_for
 }
 
 #[test]
-fn a_lun_is_hidden_once_nothing_of_the_session_can_be_written_there_any_more() {
+fn a_lun_is_hidden_once_no_write_of_the_session_can_land() {
     const ORDERED: u8 = 2;
     let stores = [HeldStore::new(), HeldStore::new()];
     let (daemon, url) = serve(2, &stores, |_| {});
@@ -356,7 +356,7 @@ fn change(mut daemon: Daemon, to: Config) -> JoinHandle<(Daemon, Vec<Result<(), 
 }
 
 #[test]
-fn the_right_to_write_goes_once_nothing_that_had_it_can_be_written_any_more() {
+fn write_access_is_revoked_once_no_earlier_write_can_land() {
     const ORDERED: u8 = 2;
     const HEAD_OF_QUEUE: u8 = 3;
     type Change = fn(&mut Config);
@@ -399,7 +399,7 @@ fn the_right_to_write_goes_once_nothing_that_had_it_can_be_written_any_more() {
 }
 
 #[test]
-fn a_portal_goes_once_nothing_of_its_sessions_can_be_written_any_more_and_others_lose_nothing() {
+fn a_portal_is_removed_once_no_write_of_its_sessions_can_land_and_others_lose_nothing() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (daemon, url) = serve(2, &stores, |config| {
         let listen = "127.0.0.2:0".parse().expect("an address");
@@ -504,7 +504,7 @@ fn what_keeps_reservations_by_one_serial_number_is_not_replaced_in_one_go() {
 }
 
 #[test]
-fn what_the_home_of_a_lun_that_has_gone_is_asked_reaches_no_core() {
+fn requests_to_the_home_of_a_removed_lun_reach_no_core() {
     const UNIT: u32 = 1;
     let stores = [HeldStore::new(), HeldStore::new()];
     let (mut daemon, url) = serve(2, &stores, |_| {});

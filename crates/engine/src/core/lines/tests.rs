@@ -221,7 +221,7 @@ fn waiting(all: &Arc<Limit>, commands: &[(Option<u32>, Attribute)], now: Time) -
 }
 
 #[test]
-fn what_is_not_limited_passes_but_for_ordered_commands_and_what_is_behind_them() {
+fn unlimited_commands_pass_except_ordered_ones_and_those_behind_them() {
     let (all, now) = (limit(10, 0), Time(SECOND));
     let mut line = waiting(&all, &[(Some(512), Attribute::Simple)], now);
     assert!(line.bar(None, Attribute::Simple, now).is_none());
@@ -251,7 +251,7 @@ fn a_command_that_is_aborted_leaves_its_place_to_others() {
 }
 
 #[test]
-fn what_waits_goes_by_the_new_limit_when_that_changes() {
+fn waiting_commands_follow_a_changed_limit() {
     let (slow, fast, now) = (limit(1, 0), limit(1000, 0), Time(SECOND));
     let mut line = waiting(&slow, &[(Some(512), Attribute::Simple); 3], now);
     assert!(line.first_due(now) > Some(Time(SECOND + SECOND / 2)));

@@ -211,7 +211,7 @@ fn a_lane_wants_ticks_as_long_as_its_session_is_in_use() {
 }
 
 #[test]
-fn a_target_that_is_lost_again_and_again_is_given_up() {
+fn a_target_that_is_lost_repeatedly_is_abandoned() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to_foreign(back.addresses()[0]);
     let url = url_at(cable.address(), "?give_up_after=1").parse().expect("a URL");

@@ -238,7 +238,7 @@ fn a_cancelled_write_ends_only_when_its_first_copy_is_over_too() {
 }
 
 #[test]
-fn a_cancelled_write_without_a_proof_ends_when_it_is_given_up() {
+fn a_cancelled_write_without_a_proof_ends_when_it_is_abandoned() {
     let target = HoldingTarget::start(false);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));

@@ -236,7 +236,7 @@ fn a_lun_has_the_ports_by_which_it_is_shown() {
 }
 
 #[test]
-fn a_step_that_fails_changes_nothing_and_all_before_it_can_be_taken_back() {
+fn a_failed_step_changes_nothing_and_earlier_steps_can_be_rolled_back() {
     let mut daemon = start(BASE);
     let portal = daemon.addresses()[0];
     let mut x = session(portal, "x", 2);

@@ -14,7 +14,7 @@ use crate::served::Endpoint;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::stores::opening;
-use crate::stores::prober::{self, Watch};
+use crate::stores::prober::{self, StoreWatch};
 use crate::stores::space::SpaceWatch;
 use crate::units::NewUnit;
 use config::{Config, Lun, StepOfChange, StoreSpec};
@@ -30,7 +30,7 @@ const CORES_WITHIN: Duration = Duration::from_secs(5);
 /// What belongs to a new unit: its summary, the watch of its store, and the store.
 struct Arrival {
     summary: UnitSummary,
-    watch: Option<(u32, Watch)>,
+    watch: Option<(u32, StoreWatch)>,
     store: (u32, Weak<dyn Store>),
 }
 
