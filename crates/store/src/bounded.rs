@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_begun_is_not_waited_for() {
+    fn begin_does_not_wait_for_the_call() {
         let bounded = Bounded::new(Duration::from_secs(60), 1);
         let (release, hangs) = mpsc::channel::<()>();
         let begun = bounded.begin(move || hangs.recv().is_ok()).expect("it is begun");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_not_waited_for_and_does_not_pile_up() {
+    fn hung_calls_are_not_waited_for_and_do_not_pile_up() {
         let bounded = Bounded::new(Duration::from_millis(1), 1);
         let (release, hangs) = mpsc::channel::<()>();
         let (ended, end) = mpsc::channel::<()>();

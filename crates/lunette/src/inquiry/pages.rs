@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn provisioning_and_medium_are_in_words() {
+    fn provisioning_and_medium_are_described() {
         let thin = Provisioning::decode(&[0, 0xb2, 0, 4, 0, 0xe4, 2, 0]);
         let shown = Rows::shown(|rows| thin.write(rows));
         assert!(shown.contains("UNMAP, WRITE SAME(16), WRITE SAME(10)"), "{shown}");

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_without_end_do_not_drive_out_what_else_happens() {
+    fn a_flood_of_session_events_does_not_crowd_out_other_events() {
         let start = Instant::now();
         let mut filter = Filter::new(start);
         let mut reported = Vec::new();

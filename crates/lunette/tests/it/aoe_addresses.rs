@@ -34,7 +34,7 @@ fn address(daemon: &Daemon, guest: &mut AoeInitiator, core: usize) -> [u8; 6] {
 }
 
 #[test]
-fn what_waited_for_a_core_does_not_go_over_what_was_written_since() {
+fn a_write_that_waited_for_a_core_does_not_overwrite_a_later_one() {
     let network = Network::new(1500, 41);
     let daemon = serve(&network, &["ram:1M,aoe=1.1"], &["--cores", "0,1"]);
     let mut guest = AoeInitiator::find(&network.initiator, 1, 1);

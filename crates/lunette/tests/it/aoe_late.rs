@@ -61,7 +61,7 @@ fn is_written(session: &mut Initiator, lba: u64) -> bool {
 }
 
 #[test]
-fn a_write_that_was_given_up_holds_its_blocks_until_the_disk_answers_it() {
+fn an_abandoned_write_holds_its_blocks_until_the_disk_answers_it() {
     let network = Network::new(1500, 31);
     let disk = Disk::start(&network.target, 7, 7);
     let daemon = front(&network, "?give_up_after=1");
@@ -91,7 +91,7 @@ fn lose(session: &mut Initiator) {
 }
 
 #[test]
-fn a_write_that_was_given_up_is_not_sent_after_a_newer_one_of_another_path() {
+fn an_abandoned_write_is_not_sent_after_a_newer_one_of_another_path() {
     let network = Network::new(1500, 34);
     let disk = Disk::start(&network.target, 7, 7);
     let (daemon, other) = (front(&network, "?give_up_after=1"), front(&network, ""));

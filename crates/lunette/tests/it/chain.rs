@@ -149,7 +149,7 @@ fn verified_load_sees_nothing_of_a_back_end_that_is_killed() {
 }
 
 #[test]
-fn a_dead_back_end_is_reported_and_never_made_up_for() {
+fn a_dead_back_end_is_reported_and_failed_writes_never_land() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let disk = directory.path().join("disk");
     let behind = back("127.0.0.1:0", &disk);
@@ -198,7 +198,7 @@ fn initiators_are_notified_that_the_back_end_lost_its_memory() {
 }
 
 #[test]
-fn a_silent_back_end_is_given_up_and_met_again() {
+fn a_silent_back_end_times_out_and_is_reconnected() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let behind = back("127.0.0.1:0", &directory.path().join("disk"));
     let front = front(&behind.lun(0), 2);

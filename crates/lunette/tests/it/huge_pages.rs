@@ -79,7 +79,7 @@ fn a_disk_on_small_pages_takes_what_is_written() {
 }
 
 #[test]
-fn a_disk_on_huge_pages_takes_them_whole_and_unmap_gives_them_back() {
+fn a_disk_on_huge_pages_takes_them_whole_and_unmap_frees_them() {
     let mut scene = Scene::start("ram:64M,huge=always");
     scene.write_thinly();
     for at in [0, HUGE, DISK - HUGE] {

@@ -36,7 +36,7 @@ fn session(network: &Network, daemon: &Daemon, name: &str) -> Initiator {
 }
 
 #[test]
-fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
+fn a_write_aborted_in_a_slow_store_does_not_overwrite_a_newer_one() {
     let network = Network::new(1500, 21);
     let disk = Disk::start(&network.target, 7, 7);
     let daemon = front(&network, ",aoe=1.1");
@@ -83,7 +83,7 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
 }
 
 #[test]
-fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
+fn a_write_abandoned_with_its_session_does_not_overwrite_a_newer_one() {
     /// Longer than logging in again takes, and less than the limit for retransmissions.
     const LATE: Duration = Duration::from_secs(3);
     let network = Network::new(1500, 22);

@@ -181,7 +181,7 @@ fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
 
 /// Others end before their login times out.
 #[test]
-fn newcomers_get_in_when_not_one_descriptor_is_left_to_accept_with() {
+fn new_connections_are_accepted_when_no_descriptor_is_left() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = few_logins(folder.path());
     let text = std::fs::read_to_string(&file).expect("a file").replace("= 8", "= 256");

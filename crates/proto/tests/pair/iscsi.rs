@@ -456,7 +456,7 @@ fn answered(own: InitiatorChap, answers: &[&str]) -> String {
 }
 
 #[test]
-fn a_target_cannot_talk_an_initiator_out_of_what_it_insists_on() {
+fn a_target_cannot_negotiate_required_authentication_away() {
     let (_, own) = chap(&[Algorithm::Sha256], false);
     let insisting = InitiatorChap { is_required: true, ..own.clone() };
     assert_eq!(answered(own.clone(), &["AuthMethod=None\0"]), "None", "it may continue");

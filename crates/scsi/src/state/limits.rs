@@ -86,7 +86,7 @@ mod tests {
     use wire::scsi::command::{Inquiry, ReadCapacity16, Unmap, WriteSame10};
 
     #[test]
-    fn a_unit_whose_store_gives_no_space_back_is_not_thin() {
+    fn a_unit_whose_store_frees_no_space_is_not_thin() {
         let mut bench = Bench::new();
         let traits = Traits { discards: false, ..bench.view.policy.traits };
         bench.ask(HomeRequest::StoreChanged(traits));

@@ -338,7 +338,7 @@ fn a_file_in_memory_is_read_and_written_where_it_is_asked_for() {
 }
 
 #[test]
-fn a_file_system_that_cannot_punch_gives_no_space_back() {
+fn a_file_system_that_cannot_punch_frees_no_space() {
     if !is_root() {
         return;
     }

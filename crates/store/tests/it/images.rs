@@ -153,7 +153,7 @@ mod soak {
     }
 
     #[test]
-    fn a_cluster_that_is_full_refuses_what_takes_space_and_gives_space_back() {
+    fn a_full_cluster_refuses_allocations_and_frees_space() {
         let ceph = Ceph::start();
         ceph.create("disk", 65536 * MIB);
         let mut guest = rig(&open(&ceph, "disk"));

@@ -157,7 +157,7 @@ fn block_devices() {
 }
 
 #[test]
-fn memory_that_nobody_has() {
+fn a_ram_disk_larger_than_memory_is_refused() {
     let error = store::open_ram(u64::MAX).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("ram:") && error.contains("smaller size"), "{error}");
 }

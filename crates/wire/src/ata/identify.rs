@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_broken_or_no_disk_is_none() {
+    fn identify_data_that_is_short_or_corrupt_or_of_no_disk_is_rejected() {
         let good = IDENTITY.encode();
         assert_eq!(IdentifyData::decode(&good[..511]), None);
         let mut broken = good;

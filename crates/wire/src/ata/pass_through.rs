@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_well_says_so() {
+    fn a_good_status_is_read_back() {
         let end = StatusReturn { count: 0xff, ..StatusReturn::good(&Registers::default()) };
         let sense = end.available();
         assert_eq!(

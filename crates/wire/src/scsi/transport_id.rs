@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_input_is_refused() {
         let long = format!("{NAME},i,0x1234567890123");
         for (first, text) in [
             (ISCSI_DEVICE, "\0"),

@@ -198,7 +198,7 @@ fn names_may_come_again_in_the_next_stage_only() {
 }
 
 #[test]
-fn authentication_cannot_be_walked_around() {
+fn authentication_cannot_be_bypassed() {
     assert_eq!(refused(&mut open(true), TO_FULL, NAMES), LoginStatus::AUTHENTICATION_FAILURE);
     let offer = |methods: &str| format!("{NAMES}AuthMethod={methods}\0");
     assert_eq!(refused(&mut open(true), TO_OPERATIONAL, &offer("None")), LoginStatus::AUTHENTICATION_FAILURE);

@@ -122,7 +122,7 @@ fn a_response_waits_for_the_writes_of_an_earlier_push() {
 
 /// A push with the ending releases its places once, aborted or not.
 #[test]
-fn a_last_push_gives_back_once() {
+fn a_last_push_returns_its_buffer_once() {
     for aborted in [false, true] {
         let (mut raw, task) = given(read(7, 1, LEN));
         raw.down(Down::Push { task, at: 0, from: disk(0, LEN), end: Some(GOOD) });
@@ -141,7 +141,7 @@ fn a_last_push_gives_back_once() {
 
 /// What was not posted is not waited for.
 #[test]
-fn what_was_not_posted_comes_back_at_once() {
+fn what_was_not_posted_is_returned_at_once() {
     let end = |task| Down::End { task, ending: TASK_ABORTED };
     for (pdu, ends) in [(write(7, 1, LEN), false), (write(7, 1, LEN), true), (read(7, 1, LEN), false)] {
         let (mut raw, task) = given(pdu);

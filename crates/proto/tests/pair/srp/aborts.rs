@@ -249,7 +249,7 @@ fn aborts_at_every_stage() {
 
 /// A command that is aborted without a request takes its credit with it, and a credit request returns it.
 #[test]
-fn credits_of_silent_aborts_are_given_back() {
+fn credits_of_silent_aborts_are_returned() {
     let mut rig = Rig::scripted(LoginRequest::CREDIT_SOLICITED, 1);
     rig.send(&command(COMMAND, &cdb(0, 0, 0), &Shape::None, &Shape::None));
     rig.run();

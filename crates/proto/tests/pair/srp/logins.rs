@@ -43,7 +43,7 @@ const IB_SRP: [u8; 56] = [
 ];
 
 #[test]
-fn linux_is_let_in() {
+fn linux_is_admitted() {
     let mut machine = target(CONFIG, TestAccess::default());
     let Answer::Accept(answer) = machine.asked(Time(1), &IB_SRP) else { panic!("it is let in") };
     let response = LoginResponse::view(&answer).unwrap();
