@@ -333,9 +333,9 @@ mod tests {
         let name = "port9".to_owned();
         let other_port = OtherPort { relative_id: 9, group: 9, name, state: AccessState::Optimized };
         bench.ask(HomeRequest::SetOthers([other_port].into()));
-        let all = [(9, AccessState::Standby), (1, AccessState::Optimized)];
+        let all = [(9, AccessState::Standby), (1, AccessState::Optimized), (2, AccessState::Standby)];
         assert!(bench.home.is_wanted(&request(&bench, &all)));
-        for states in [&all[..1], &[(9, AccessState::Optimized), all[1]]] {
+        for states in [&all[..1], &[all[0], all[2]], &[(9, AccessState::Optimized), all[1]]] {
             let request = request(&bench, states);
             assert!(!bench.home.is_wanted(&request));
             assert!(matches!(bench.home.handle(request).0, HomeReply::Check(check) if check.code == 0x2600));

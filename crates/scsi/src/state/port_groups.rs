@@ -147,20 +147,24 @@ impl PortGroups {
     /// Whether SET TARGET PORT GROUPS with these states may make their gateway active: nothing else may be
     /// set where gateways share a unit.
     ///
-    /// The list may include the groups of other gateways in their resulting state, standby: sg_stpg sends all groups
-    /// reported.
+    /// If it makes a group here active, the list may include others here as they are, and the groups of other
+    /// gateways in their resulting state, standby: sg_stpg sends all groups reported.
     pub(crate) fn activates(
         &self,
         states: &[(u16, AccessState)],
         is_others: impl Fn(u16) -> bool,
     ) -> Result<(), Check> {
-        let is_own = |(tag, _): &(u16, AccessState)| self.all.contains_key(tag);
+        let becomes_active =
+            |group: &Current, state: AccessState| group.configured.state.is_active() && state.is_active();
+        let is_one = |(tag, state): &(u16, AccessState)| {
+            self.all.get(tag).is_some_and(|group| becomes_active(group, *state))
+        };
+        let has_one = states.iter().any(is_one);
         let is_implied = |tag: u16, state| is_others(tag) && state == AccessState::Standby;
-        let some_own = states.is_empty() || states.iter().any(is_own);
         self.check_set(
             states,
-            |tag, state| some_own && is_implied(tag, state),
-            |configured, state| configured.is_active() && state.is_active(),
+            |tag, state| has_one && is_implied(tag, state),
+            |group, state| becomes_active(group, state) || (has_one && group.state == state),
         )
     }
 
@@ -168,7 +172,7 @@ impl PortGroups {
         &self,
         states: &[(u16, AccessState)],
         is_implied: impl Fn(u16, AccessState) -> bool,
-        may_be: impl Fn(AccessState, AccessState) -> bool,
+        may_be: impl Fn(&Current, AccessState) -> bool,
     ) -> Result<(), Check> {
         // After the header, which is as long as a descriptor.
         let step = SetPortGroup::BYTES;
@@ -178,7 +182,7 @@ impl PortGroups {
                 Check::parameter_byte(u16::try_from(at).unwrap_or(u16::MAX).saturating_add(field))
             };
             match self.all.get(tag) {
-                Some(group) if !group.configured.explicit || !may_be(group.configured.state, *state) => {
+                Some(group) if !group.configured.explicit || !may_be(group, *state) => {
                     return Err(byte(SetPortGroup::STATE.byte()));
                 }
                 None if !is_implied(*tag, *state) => return Err(byte(SetPortGroup::GROUP.byte())),
