@@ -166,6 +166,23 @@ impl Rig {
         assert!(matches!(self.next(), Some(Action::Promote { .. })));
     }
 
+    /// Its next answer, at once and while its home applies nothing.
+    fn stuck(&mut self) -> Action {
+        loop {
+            match self.machine.next(self.now) {
+                Some(Action::Read) => self.machine.read(self.now, Ok(self.object.clone())),
+                Some(Action::Replace { record, .. }) => {
+                    let version = self.object.as_ref().map_or(1, |(version, _)| version + 1);
+                    self.object = Some((version, *record));
+                    self.machine.replaced(self.now, Ok(version));
+                }
+                Some(action @ Action::Answer { .. }) => return action,
+                Some(_) => {}
+                None => panic!("it waits"),
+            }
+        }
+    }
+
     /// Runs for this time, during which it may only access the object.
     fn pass(&mut self, time: Duration) {
         let until = self.now + time;
@@ -219,6 +236,21 @@ fn a_request_that_nobody_waits_for_any_more_is_not_sent_or_is_withdrawn() {
     assert_eq!(rig.next(), Some(Action::Answer { id: 1, outcome: Outcome::NotExecuted }));
     rig.pass(Duration::ZERO);
     assert_eq!(sent(&rig), Some(3));
+}
+
+#[test]
+fn a_recalled_request_ends_although_the_home_applies_nothing_until_then() {
+    let mut rig = held(TAKEOVER);
+    rig.pass(Duration::ZERO);
+    rig.machine.ask(rig.now, 1, vec![]);
+    rig.pass(Duration::ZERO);
+    rig.change(|record| {
+        record.requests.remove("a");
+        record.saved = vec![1];
+        record.replies.insert("a".into(), Reply { id: 1, outcome: vec![], is_applied: true });
+    });
+    assert!(!rig.machine.recall(rig.now, 1), "it may have been executed");
+    assert_eq!(rig.stuck(), Action::Answer { id: 1, outcome: Outcome::Executed(vec![]) });
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! thread nor clock.
 
 mod calls;
+#[cfg(test)]
+mod tests;
 
 pub use calls::{Answer, Call};
 
@@ -322,6 +324,13 @@ fn run<I: Io>(mut gateway: Gateway<I>, mut calls: Calls, events: &mpsc::Receiver
     home
 }
 
+/// A request that the active gateway is to execute.
+struct Forwarded {
+    forward: Forward,
+    /// Its task was aborted, and ends when the request can no longer be executed.
+    is_recalled: bool,
+}
+
 /// The logic of a unit's thread: the machine, and what connects it with the unit. Times are relative to an
 /// arbitrary start.
 /// Its fields are what it was started with, and who waits for what.
@@ -343,7 +352,7 @@ pub(crate) struct Gateway<I: Io> {
     /// The ports of other gateways known to the home.
     others: Arc<[OtherPort]>,
     /// Requests of this gateway that the active one is to execute, by number.
-    forwarded: BTreeMap<u64, Forward>,
+    forwarded: BTreeMap<u64, Forwarded>,
     /// Others have yet to be notified of what was written; and of what is being written.
     news: (bool, bool),
     /// Who is waiting for this gateway to become active, and until when.
@@ -391,8 +400,14 @@ impl<I: Io> Gateway<I> {
     /// Ends it once nothing is left to do, or nobody waits for that: answers whoever is waiting.
     pub(crate) fn end(mut self) -> Home<I> {
         // It is unknown whether the active gateway will still execute them.
-        for forward in std::mem::take(&mut self.forwarded).into_values() {
-            self.home.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
+        for Forwarded { forward: Forward { origin, .. }, is_recalled } in
+            std::mem::take(&mut self.forwarded).into_values()
+        {
+            if is_recalled {
+                self.home.recalled(origin);
+            } else {
+                self.home.reply(origin, HomeReply::Check(Check::INTERNAL));
+            }
         }
         for (_, wanter) in std::mem::take(&mut self.wanters) {
             self.home.answer_wanter(wanter, Err(ENDED.into()));
@@ -561,15 +576,20 @@ impl<I: Io> Gateway<I> {
     fn forward(&mut self, machine: &mut Machine, now: Duration, forward: Forward) {
         let id = u64::from(I::random()) << 32 | u64::from(I::random());
         machine.ask(now, id, forward.body.clone());
-        self.forwarded.insert(id, forward);
+        self.forwarded.insert(id, Forwarded { forward, is_recalled: false });
     }
 
-    /// A task was aborted: what it waits for is not executed, unless the active gateway may have begun to.
+    /// A task was aborted: what it waits for is not executed, unless the active gateway may have begun to. The
+    /// task ends when that is over.
     fn recall(&mut self, machine: &mut Machine, now: Duration, origin: Origin) {
-        let forward = self.forwarded.extract_if(.., |_, forward| forward.origin == origin).next();
-        if let Some((id, _)) = forward {
-            machine.recall(now, id);
-            self.home.recalled(origin);
+        let its = self.forwarded.iter_mut().find(|(_, forwarded)| forwarded.forward.origin == origin);
+        if let Some((id, forwarded)) = its {
+            let id = *id;
+            forwarded.is_recalled = true;
+            if machine.recall(now, id) {
+                self.forwarded.remove(&id);
+                self.home.recalled(origin);
+            }
         }
         let is_its = |wanter: &Wanter| matches!(wanter, Wanter::Initiator(other) if *other == origin);
         if self.wanters.extract_if(.., |(_, wanter)| is_its(wanter)).next().is_some() {
@@ -582,8 +602,10 @@ impl<I: Io> Gateway<I> {
 
     /// The outcome of a forwarded request.
     fn forward_ended(&mut self, role: Role, id: u64, outcome: &Outcome) {
-        let Some(Forward { origin, request, .. }) = self.forwarded.remove(&id) else { return };
+        let Some(Forwarded { forward, is_recalled }) = self.forwarded.remove(&id) else { return };
+        let Forward { origin, request, .. } = forward;
         match outcome {
+            _ if is_recalled => self.home.recalled(origin),
             Outcome::Executed(reply) => self.home.reply(origin, HomeReply::decode(reply)),
             Outcome::NotExecuted if role == Role::Active => {
                 self.home.forward(origin, request);
@@ -682,78 +704,5 @@ impl<I: Io> Gateway<I> {
             (Some(why), _) => tracing::error!(%lun, "this gateway cannot become active: {why}"),
         }
         self.shown = (status.role, status.fault);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::state::files::System;
-
-    #[test]
-    fn a_thread_that_does_not_end_in_time_is_told_to_end_as_it_is() {
-        let (inbox, events) = mpsc::channel();
-        let (end, ended) = mpsc::channel();
-        let running = Running { inbox, ended };
-        running.wait(0, Instant::now());
-        assert!(matches!(events.try_recv(), Ok(GatewayEvent::End)));
-        end.send(()).expect("it is waited for");
-        running.wait(0, Instant::now());
-        assert!(events.try_recv().is_err(), "it has ended");
-    }
-
-    #[test]
-    fn what_a_thread_is_asked_after_its_end_is_refused() {
-        let text = "[cluster]\nname = 'c'\ngateway = 'a'\npool = 'p'\n[[lun]]\nrbd = 'p/i'\naccess = 'one'\n\
-                    [[target]]\nname = 'iqn.2026-11.a:x'\n";
-        let config = Config::from_toml(text, std::path::Path::new("lunette.toml"));
-        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
-        let store = store::open_ram(1 << 20).expect("memory");
-        let seat = Seat::of(&config.luns[0]);
-        let opened = [Opened {
-            store,
-            failed: None,
-            losses: Arc::default(),
-            space: Arc::default(),
-            seat: seat.clone(),
-        }];
-        let (units, _) = NewUnit::all(&config, &opened, &System);
-        let core = reactor::mailbox::mesh::<Message>(1).expect("a mailbox");
-        let gateways = Gateways::all(&config, &units, &opened, &[core[0].sender(0)]).expect("a thread");
-        let inbox = seat.expect("it is shared").inbox();
-        inbox.send(GatewayEvent::Withdraw).expect("it runs");
-        gateways.running[0].1.ended.recv().expect("it ends");
-        let (outbox, outcome) = mpsc::channel();
-        inbox.send(GatewayEvent::Want(Wanter::Person(outbox))).expect("it refuses what comes");
-        assert_eq!(outcome.recv(), Ok(Err(ENDED.to_owned())));
-    }
-
-    #[test]
-    fn ports_of_other_gateways_are_in_the_state_that_their_gateway_is_in() {
-        let port = |id: u16, state: AccessState| {
-            vec![Port { id, group: id, name: format!("iqn.a:x,t,0x{id:04x}"), state: state.code() }]
-        };
-        let (best, second) = (AccessState::Optimized, AccessState::NonOptimized);
-        let gateways =
-            [("a".into(), port(1, best)), ("b".into(), port(2, second)), ("c".into(), port(3, best))];
-        let active = Some(cluster::Holder { gateway: "b".into(), client: "client".into() });
-        let mut record = Record { gateways: gateways.into(), active, ..Record::default() };
-        let states = |record: &Record| -> Vec<_> {
-            others(record, "a", &[]).into_iter().map(|port| (port.relative_id, port.state)).collect()
-        };
-        assert_eq!(states(&record), [(2, second), (3, AccessState::Standby)]);
-        record.fence.push("earlier".into());
-        assert_eq!(states(&record), [(2, AccessState::Transitioning), (3, AccessState::Standby)]);
-        record.active = None;
-        assert_eq!(states(&record), [(2, AccessState::Standby), (3, AccessState::Standby)]);
-    }
-
-    #[test]
-    fn an_image_has_one_object_whoever_serves_it() {
-        let image = config::RbdImage::parse("rbd/tenant/disk").expect("an image");
-        assert_eq!(object("c", &image), "lunette.c.rbd/tenant/disk");
-        let other = config::RbdImage { client: Some("b".into()), conf: Some("/c".into()), ..image.clone() };
-        assert_eq!(object("c", &other), object("c", &image));
-        assert_ne!(object("d", &image), object("c", &image));
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Ask {
     until: Duration,
     /// The object may contain it, or may yet get it.
     pub(super) is_sent: bool,
+    /// Nobody waits for its reply, only for its end.
+    is_recalled: bool,
 }
 
 impl Machine {
@@ -21,17 +23,17 @@ impl Machine {
     /// within three times the takeover time. Request numbers are never reused.
     pub fn ask(&mut self, now: Duration, id: u64, body: Vec<u8>) {
         let until = now.saturating_add(self.takeover().saturating_mul(2));
-        self.asks.push_back(Ask { id, body, until, is_sent: false });
+        self.asks.push_back(Ask { id, body, until, is_sent: false, is_recalled: false });
         self.is_stale = true;
     }
 
     /// Nobody waits for this request any more: it is not executed unless that may already have begun. True: it is
-    /// not, and there is no answer.
+    /// not, and there is no answer; otherwise [`Action::Answer`] comes within the takeover time.
     pub fn recall(&mut self, now: Duration, id: u64) -> bool {
         let before = self.asks.len();
         self.asks.retain(|ask| ask.id != id || ask.is_sent);
         if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
-            ask.until = ask.until.min(now);
+            (ask.until, ask.is_recalled) = (ask.until.min(now), true);
             self.is_stale = true;
         }
         self.asks.len() < before
@@ -63,7 +65,10 @@ impl Machine {
         let is_settled = matches!(self.stage, Stage::Standby | Stage::Active) && self.applying == 0;
         let is_over = now >= ask.until || self.withdrawn || self.is_clashing;
         match reply {
-            Some(reply) if reply.is_applied && is_settled => Some(Outcome::Executed(reply.outcome.clone())),
+            // The home may be waiting for the end of a recalled one before it applies anything else.
+            Some(reply) if reply.is_applied && (is_settled || ask.is_recalled) => {
+                Some(Outcome::Executed(reply.outcome.clone()))
+            }
             // This gateway's claim dropped it.
             None if self.stage == Stage::Active => Some(Outcome::NotExecuted),
             None if !ask.is_sent && is_over => Some(Outcome::NotExecuted),

@@ -1,0 +1,157 @@
+use super::*;
+use crate::state::files::System;
+
+#[test]
+fn a_thread_that_does_not_end_in_time_is_told_to_end_as_it_is() {
+    let (inbox, events) = mpsc::channel();
+    let (end, ended) = mpsc::channel();
+    let running = Running { inbox, ended };
+    running.wait(0, Instant::now());
+    assert!(matches!(events.try_recv(), Ok(GatewayEvent::End)));
+    end.send(()).expect("it is waited for");
+    running.wait(0, Instant::now());
+    assert!(events.try_recv().is_err(), "it has ended");
+}
+
+#[test]
+fn what_a_thread_is_asked_after_its_end_is_refused() {
+    let text = "[cluster]\nname = 'c'\ngateway = 'a'\npool = 'p'\n[[lun]]\nrbd = 'p/i'\naccess = 'one'\n\
+                [[target]]\nname = 'iqn.2026-11.a:x'\n";
+    let config = Config::from_toml(text, std::path::Path::new("lunette.toml"));
+    let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+    let store = store::open_ram(1 << 20).expect("memory");
+    let seat = Seat::of(&config.luns[0]);
+    let opened =
+        [Opened { store, failed: None, losses: Arc::default(), space: Arc::default(), seat: seat.clone() }];
+    let (units, _) = NewUnit::all(&config, &opened, &System);
+    let core = reactor::mailbox::mesh::<Message>(1).expect("a mailbox");
+    let gateways = Gateways::all(&config, &units, &opened, &[core[0].sender(0)]).expect("a thread");
+    let inbox = seat.expect("it is shared").inbox();
+    inbox.send(GatewayEvent::Withdraw).expect("it runs");
+    gateways.running[0].1.ended.recv().expect("it ends");
+    let (outbox, outcome) = mpsc::channel();
+    inbox.send(GatewayEvent::Want(Wanter::Person(outbox))).expect("it refuses what comes");
+    assert_eq!(outcome.recv(), Ok(Err(ENDED.to_owned())));
+}
+
+/// A gateway in standby whose request the active one may be executing.
+struct Forwarding {
+    gateway: Gateway<reactor::uring::Uring>,
+    object: (u64, Record),
+    mailbox: reactor::mailbox::Mailbox<Message>,
+    origin: Origin,
+}
+
+impl Forwarding {
+    fn new() -> Forwarding {
+        let text = "[cluster]\nname = 'c'\ngateway = 'a'\npool = 'p'\n[[lun]]\nrbd = 'p/i'\naccess = 'one'\n\
+                    [[target]]\nname = 'iqn.2026-11.a:x'\n";
+        let config = Config::from_toml(text, std::path::Path::new("lunette.toml"));
+        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        let (lun, cluster) = (&config.luns[0], config.cluster.as_ref().expect("it has one"));
+        let opened: Opened = Opened {
+            store: store::open_ram(1 << 20).expect("memory"),
+            failed: None,
+            losses: Arc::default(),
+            space: Arc::default(),
+            seat: Seat::of(lun),
+        };
+        let seat = opened.seat.clone().expect("it is shared");
+        let (units, _) = NewUnit::all(&config, &[opened], &System);
+        let mailbox = reactor::mailbox::mesh::<Message>(1).expect("a mailbox").remove(0);
+        let home = Home { unit: 0, core: 0, cores: vec![mailbox.sender(0)] };
+        let (mut gateway, _) =
+            Gateway::of(cluster, lun, &units[0].view.unit, &seat, home).expect("it is shared");
+        let member = Member { process: "a".into(), takeover_ms: 10_000, disk: gateway.disk.clone() };
+        let me = Me { gateway: "a".into(), client: "a".into(), ports: gateway.ports.clone(), member };
+        gateway.machine = Some(Box::new(Machine::new(me, cluster.takeover)));
+        let active = Some(cluster::Holder { gateway: "b".into(), client: "b".into() });
+        let who = Waiter::Task(crate::slots::Slots::with_capacity(1).insert(()));
+        let object = (1, Record { epoch: 1, active, ..Record::default() });
+        Forwarding { gateway, object, mailbox, origin: Origin { core: 0, who } }
+    }
+
+    /// Makes its calls until it has none.
+    fn run(&mut self) {
+        while let Step::Call(call) = self.gateway.next(Duration::ZERO) {
+            let answer = match call {
+                Call::Read => Answer::Read(Ok(Some((self.object.0, self.object.1.encode())))),
+                Call::Replace { bytes, .. } => {
+                    self.object = (self.object.0 + 1, Record::decode(&bytes).expect("a record"));
+                    Answer::Replaced(Ok(self.object.0))
+                }
+                _ => Answer::Notified,
+            };
+            self.gateway.answered(Duration::ZERO, answer);
+        }
+    }
+
+    fn happened(&mut self, event: GatewayEvent) {
+        self.gateway.happened(Duration::ZERO, event);
+    }
+
+    /// How often the task's end was reported.
+    fn recalled(&mut self) -> usize {
+        let mut messages = Vec::new();
+        self.mailbox.drain(&mut messages);
+        messages.iter().filter(|message| matches!(message, Message::Recalled { .. })).count()
+    }
+}
+
+#[test]
+fn an_aborted_task_ends_when_the_active_gateway_cannot_execute_its_request_any_more() {
+    for is_executed in [false, true] {
+        let mut rig = Forwarding::new();
+        let forward = |rig: &mut Forwarding| {
+            let (origin, request) = (rig.origin, HomeRequest::SpaceChanged);
+            rig.happened(GatewayEvent::Forward(Box::new(Forward { origin, request, body: vec![1] })));
+        };
+        rig.run();
+        rig.happened(GatewayEvent::Applied(true));
+        forward(&mut rig);
+        rig.happened(GatewayEvent::Recall(rig.origin));
+        assert_eq!(rig.recalled(), 1, "it is not in the object yet");
+        forward(&mut rig);
+        rig.run();
+        let id = rig.object.1.requests["a"].id;
+        rig.happened(GatewayEvent::Recall(rig.origin));
+        assert_eq!(rig.recalled(), 0, "it may be executed");
+        if is_executed {
+            let reply = cluster::Reply { id, outcome: HomeReply::Done.encode(), is_applied: true };
+            rig.object.0 += 1;
+            rig.object.1.requests.clear();
+            rig.object.1.replies.insert("a".into(), reply);
+        }
+        rig.run();
+        assert_eq!(rig.recalled(), 1);
+        assert!(rig.gateway.forwarded.is_empty() && !rig.object.1.requests.contains_key("a"));
+    }
+}
+
+#[test]
+fn ports_of_other_gateways_are_in_the_state_that_their_gateway_is_in() {
+    let port = |id: u16, state: AccessState| {
+        vec![Port { id, group: id, name: format!("iqn.a:x,t,0x{id:04x}"), state: state.code() }]
+    };
+    let (best, second) = (AccessState::Optimized, AccessState::NonOptimized);
+    let gateways = [("a".into(), port(1, best)), ("b".into(), port(2, second)), ("c".into(), port(3, best))];
+    let active = Some(cluster::Holder { gateway: "b".into(), client: "client".into() });
+    let mut record = Record { gateways: gateways.into(), active, ..Record::default() };
+    let states = |record: &Record| -> Vec<_> {
+        others(record, "a", &[]).into_iter().map(|port| (port.relative_id, port.state)).collect()
+    };
+    assert_eq!(states(&record), [(2, second), (3, AccessState::Standby)]);
+    record.fence.push("earlier".into());
+    assert_eq!(states(&record), [(2, AccessState::Transitioning), (3, AccessState::Standby)]);
+    record.active = None;
+    assert_eq!(states(&record), [(2, AccessState::Standby), (3, AccessState::Standby)]);
+}
+
+#[test]
+fn an_image_has_one_object_whoever_serves_it() {
+    let image = config::RbdImage::parse("rbd/tenant/disk").expect("an image");
+    assert_eq!(object("c", &image), "lunette.c.rbd/tenant/disk");
+    let other = config::RbdImage { client: Some("b".into()), conf: Some("/c".into()), ..image.clone() };
+    assert_eq!(object("c", &other), object("c", &image));
+    assert_ne!(object("d", &image), object("c", &image));
+}
