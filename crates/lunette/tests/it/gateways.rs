@@ -82,11 +82,19 @@ fn two_within(takeover: Duration, ceph: &Ceph, folder: &TempDir) -> [(Daemon, In
     let second = gateway_within(takeover, ceph, folder, "b", 2);
     let mut by_second = login(&second);
     assert_eq!(readiness(&mut by_second), Some(IN_STANDBY));
+    wait_until_it_knows_the_state(&mut by_second);
     [(first, by_first), (second, by_second)]
 }
 
 fn login_as(daemon: &Daemon, name: &str) -> Initiator {
     Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login")
+}
+
+/// A gateway in standby accepts PERSISTENT RESERVE OUT once it has read the unit's state.
+fn wait_until_it_knows_the_state(host: &mut Initiator) {
+    const RELEASE: u8 = 2;
+    const IN_TRANSITION: [u8; 2] = [0x04, 0x0a];
+    wait_until("it knows the unit's state", || code(&reserve(host, RELEASE, 1, 0, 0)) != Some(IN_TRANSITION));
 }
 
 /// PERSISTENT RESERVE OUT, after unit attentions.

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::time::Duration;
-use wire::scsi::command::CompareAndWrite;
+use wire::scsi::command::{CompareAndWrite, Inquiry};
 
 const RELEASE: u8 = 2;
 const PREEMPT: u8 = 4;
@@ -176,7 +176,7 @@ fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_t
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
     // Those writes take some seconds.
-    ceph.rbd(&["config", "image", "set", &format!("{POOL}/disk"), "rbd_qos_write_iops_limit", "4"]);
+    ceph.rbd(&["config", "image", "set", &format!("{POOL}/disk"), "rbd_qos_write_iops_limit", "2"]);
     let folder = tempfile::tempdir().expect("a temporary directory");
     let [(first, _), (second, _)] = two(&ceph, &folder);
     let [mut one, mut two] =
@@ -189,6 +189,16 @@ fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_t
         let cdb = write_cdb(8 * lba, BYTES, BLOCK, false);
         one.paths[0].issue(0, cdb, 0, vec![0xee; BYTES]).expect("it is sent");
     }
+    // All of them have been received when what follows them is answered.
+    let mut ended = 0;
+    let inquiry = one.paths[0].issue(0, Inquiry::new(36), 36, vec![]).expect("it is sent");
+    loop {
+        let (tag, response) = one.paths[0].complete_any().expect("an answer");
+        if tag == inquiry {
+            break;
+        }
+        ended += u64::from(response.status == GOOD);
+    }
     assert_eq!(two.reserve(1, PREEMPT_AND_ABORT, KEY), GOOD);
     // Read past the gateways; then a write that librbd carries out after all that it already has.
     let image = folder.path().join("image");
@@ -197,7 +207,6 @@ fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_t
     assert_eq!(write(&mut two.paths[0], 8 * WRITES, 2).status, GOOD);
     // Those that had ended before are answered, the others are not: the unit attention comes next.
     let last = one.paths[0].issue(0, TestUnitReady {}, 0, vec![]).expect("it is sent");
-    let mut ended = 0;
     loop {
         let (tag, response) = one.paths[0].complete_any().expect("an answer");
         if tag == last {
