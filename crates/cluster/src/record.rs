@@ -115,6 +115,8 @@ pub struct Reply {
 pub enum Damaged {
     /// It was written by a later version of this program, in this format.
     Newer(u32),
+    /// It was written by an earlier version of this program, in this format.
+    Older(u32),
     /// It is something else.
     Other(String),
 }
@@ -124,6 +126,13 @@ impl fmt::Display for Damaged {
         match self {
             Damaged::Newer(format) => {
                 write!(f, "it has format {format} of a newer version; update this gateway")
+            }
+            Damaged::Older(format) => {
+                write!(
+                    f,
+                    "it has format {format} of an earlier version; update all gateways, then stop them and remove \
+                     the object, which discards reservations and mode parameters"
+                )
             }
             Damaged::Other(why) => {
                 write!(
@@ -135,8 +144,9 @@ impl fmt::Display for Damaged {
     }
 }
 
-/// The format that this version writes.
-const FORMAT: u32 = 1;
+/// The format that this version writes: it changes with what it contains, including requests and the unit's own
+/// state.
+const FORMAT: u32 = 2;
 
 /// The part common to all formats.
 #[derive(Serialize, Deserialize)]
@@ -167,6 +177,7 @@ impl Record {
         let other = |error: serde_json::Error| Damaged::Other(error.to_string());
         match serde_json::from_slice(bytes).map_err(other)? {
             Format { lunette_unit: FORMAT } => serde_json::from_slice(bytes).map_err(other),
+            Format { lunette_unit: format } if format < FORMAT => Err(Damaged::Older(format)),
             Format { lunette_unit: format } => Err(Damaged::Newer(format)),
         }
     }
@@ -282,8 +293,9 @@ mod tests {
 
     #[test]
     fn what_is_newer_or_something_else_is_not_taken_for_a_state() {
-        assert_eq!(Record::decode(br#"{"lunette_unit":2,"more":[]}"#), Err(Damaged::Newer(2)));
-        for other in ["", "{}", r#"{"lunette_unit":1}"#, "\u{0}"] {
+        assert_eq!(Record::decode(br#"{"lunette_unit":3,"more":[]}"#), Err(Damaged::Newer(3)));
+        assert_eq!(Record::decode(br#"{"lunette_unit":1,"epoch":1}"#), Err(Damaged::Older(1)));
+        for other in ["", "{}", r#"{"lunette_unit":2}"#, "\u{0}"] {
             assert!(matches!(Record::decode(other.as_bytes()), Err(Damaged::Other(_))), "{other}");
         }
         let odd = String::from_utf8(Record::default().encode())
