@@ -35,6 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
+use store::rados::SILENCE;
 
 /// Ten times what the longest runs take.
 const TURNS_MAX: u64 = 5_000_000;
@@ -465,7 +466,7 @@ impl Scene {
             call => format!("gateway {member} calls {call:?}"),
         });
         let roles = &self.members[member].image.roles;
-        let why = || "object: the cluster does not answer".to_owned();
+        let why = || format!("object: {SILENCE}");
         let (object, late) = match call {
             Call::Read => (Object::Read, Answer::Read(Err(why()))),
             Call::Replace { expected, bytes } => {

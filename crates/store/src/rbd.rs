@@ -27,6 +27,7 @@ pub use open::{Options, examine, open};
 use crate::bounded::Bounded;
 use crate::calls::{Call, CallLane, Mailbox, Medium, Shared, Work};
 use crate::lane::{Backend, Lane, Store};
+use crate::rados::SILENCE;
 use crate::range::Range;
 use crate::size::Size;
 use config::RbdImage;
@@ -145,7 +146,7 @@ impl RbdStore {
         let lost = |problem: &str| Err(format!("{}: {problem}", self.name));
         match &probe.failed {
             Some(problem) => lost(problem),
-            None if is_silent || self.shared.has_abandoned() => lost("the cluster does not answer"),
+            None if is_silent || self.shared.has_abandoned() => lost(SILENCE),
             None => Ok(()),
         }
     }

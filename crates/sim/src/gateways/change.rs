@@ -7,6 +7,7 @@ use super::rados::Client;
 use engine::world::Answer;
 use std::time::Duration;
 use store::lane::Failover as _;
+use store::rados::SILENCE;
 use store::rbd::roles::{self, Attempt, Named};
 
 const NAME: &str = "p/disk";
@@ -57,7 +58,7 @@ impl Scene {
     /// Nobody waits for it any longer.
     pub(super) fn change_is_late(&mut self, member: usize, kind: &Kind) {
         let image = &self.members[member].image;
-        let unanswered = || Err(format!("{NAME}: the cluster does not answer"));
+        let unanswered = || Err(format!("{NAME}: {SILENCE}"));
         let outcome = match kind {
             Kind::Promote { attempt, .. } if image.roles.abandon(*attempt) => Ok(()),
             Kind::Promote { .. } | Kind::Demote | Kind::Reopen => unanswered(),

@@ -532,3 +532,17 @@ impl<M: Medium> Drop for CallLane<M> {
         self.mail.iter().for_each(|mail| mail.close());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_an_error_only_if_the_system_has_such_a_number() {
+        for answer in [0, 1, i64::MAX, i64::MIN, -4096, -i64::from(u32::MAX)] {
+            assert_eq!(errno(answer), None, "{answer}");
+        }
+        assert_eq!(errno(-i64::from(Errno::INVAL.raw_os_error())), Some(Errno::INVAL));
+        assert_eq!(errno(-4095).map(Errno::raw_os_error), Some(4095));
+    }
+}

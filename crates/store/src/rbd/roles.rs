@@ -11,6 +11,7 @@ use super::open::{BLOCKLIST_SECONDS, SEE_CEPH, fault, name, open_client, text};
 use super::sys::{Image, c_text};
 use super::{Client, RbdStore, close};
 use crate::lane::Failover;
+use crate::rados::SILENCE;
 use rustix::io::Errno;
 use std::mem::replace;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -333,7 +334,7 @@ impl RbdStore {
     }
 
     fn unanswered(&self) -> Result<(), String> {
-        Err(format!("{}: the cluster does not answer", self.name))
+        Err(format!("{}: {SILENCE}", self.name))
     }
 
     fn deactivate(&self) {
