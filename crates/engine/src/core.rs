@@ -436,7 +436,7 @@ impl<I: Io> Core<I> {
             Message::Home { unit, origin, request } => self.home_request(unit, origin, request),
             Message::Answer { origin, reply } => self.home_answered(origin, reply),
             Message::Publish { unit, publish, origin, home } => self.apply(unit, &publish, origin, home),
-            Message::Recall { unit, core, task } => self.home_recall(unit, core, task),
+            Message::Recall { unit, origin } => self.home_recall(unit, origin),
             Message::Recalled { task } => self.recalled(task),
             Message::Applied { unit } => self.home_applied(unit),
             Message::Persisted { unit, ok } => self.home_persisted(unit, ok),

@@ -256,8 +256,9 @@ impl<I: Io> Home<I> {
     }
 
     fn recalled(&self, origin: Origin) {
-        if let Waiter::Task(task) = origin.who {
-            self.cores[origin.core].post(Message::Recalled { task });
+        match origin.who {
+            Waiter::Task(task) => self.cores[origin.core].post(Message::Recalled { task }),
+            _ => self.reply(origin, HomeReply::Check(Check::INTERNAL)),
         }
     }
 
@@ -579,8 +580,9 @@ impl<I: Io> Gateway<I> {
         self.forwarded.insert(id, Forwarded { forward, is_recalled: false });
     }
 
-    /// A task was aborted: what it waits for is not executed, unless the active gateway may have begun to. The
-    /// task ends when that is over.
+    /// A task was aborted, or the session of a reset has ended: what it waits for is not executed, unless the active
+    /// gateway may have begun to. It ends when that is over: a reset, too, since it must not end commands of the
+    /// next session.
     fn recall(&mut self, machine: &mut Machine, now: Duration, origin: Origin) {
         let its = self.forwarded.iter_mut().find(|(_, forwarded)| forwarded.forward.origin == origin);
         if let Some((id, forwarded)) = its {
@@ -606,7 +608,13 @@ impl<I: Io> Gateway<I> {
         let Forward { origin, request, .. } = forward;
         match outcome {
             _ if is_recalled => self.home.recalled(origin),
-            Outcome::Executed(reply) => self.home.reply(origin, HomeReply::decode(reply)),
+            Outcome::Executed(reply) => match (HomeReply::decode(reply), request) {
+                // What it has to end here is left.
+                (HomeReply::Done, HomeRequest::Reset { from: Some(from) }) => {
+                    self.home.forward(origin, HomeRequest::EndTasks { from });
+                }
+                (reply, _) => self.home.reply(origin, reply),
+            },
             Outcome::NotExecuted if role == Role::Active => {
                 self.home.forward(origin, request);
             }

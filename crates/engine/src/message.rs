@@ -63,15 +63,14 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The answer.
         reply: HomeReply,
     },
-    /// A task was aborted while the home had its request. If the home has not begun it, it drops the request and sends
-    /// [`Message::Recalled`]; otherwise it answers as usual.
+    /// A task was aborted while the home had its request, or the connection of a task management function has ended. If
+    /// the home has not begun the request, it drops it, and sends [`Message::Recalled`] to a task; otherwise it answers as
+    /// usual.
     Recall {
         /// The unit.
         unit: u32,
-        /// The task's core.
-        core: usize,
-        /// The task.
-        task: Key,
+        /// The requester.
+        origin: Origin,
     },
     /// The task's request was dropped before it began.
     Recalled {

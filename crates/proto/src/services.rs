@@ -84,6 +84,8 @@ pub enum FunctionResponse {
     NotSupported,
     /// The nexus is not allowed to request it.
     NotAuthorized,
+    /// It could not be carried out, or it is unknown whether it was.
+    Failed,
 }
 
 /// Identifies a task management request until it is answered.

@@ -14,6 +14,7 @@ pub mod policy;
 pub mod port_groups;
 pub(crate) mod readiness;
 pub mod reservation;
+mod reset;
 mod shared;
 pub mod space;
 pub mod unit;

@@ -1,5 +1,6 @@
-//! Requests that a gateway in standby forwards to the active one: PERSISTENT RESERVE OUT and MODE SELECT,
-//! which ports in standby accept, and their replies, as bytes; and the requests that make it the active one.
+//! Requests that a gateway in standby forwards to the active one: PERSISTENT RESERVE OUT, MODE SELECT and
+//! resets, which ports in standby accept, and their replies, as bytes; and the requests that make it the active
+//! one.
 
 use crate::state::encoding::{push_modes, push_sized, push_u16, take, take_modes, take_sized};
 use crate::state::home::{Home, HomeReply, HomeRequest, NexusIdentity};
@@ -14,6 +15,7 @@ use wire::{Cdb, SenseKey, Specific};
 
 const RESERVE_OUT: u8 = 1;
 const SET_MODES: u8 = 2;
+const RESET: u8 = 3;
 
 const DONE: u8 = 0;
 const CONFLICT: u8 = 1;
@@ -59,6 +61,8 @@ impl HomeRequest {
                 bytes.extend([caching, control, error_recovery, provisioning].map(u8::from));
                 push_modes(&mut bytes, modes);
             }
+            // Whoever sent it: it affects all.
+            HomeRequest::Reset { from: Some(_) } => bytes.push(RESET),
             _ => return None,
         }
         Some(bytes)
@@ -69,6 +73,9 @@ impl HomeRequest {
     /// # Errors
     /// How the request ends: this gateway does not know it, or does not know its port (yet).
     pub fn forwarded(bytes: &[u8], port: impl FnOnce(&str) -> Option<u16>) -> Result<HomeRequest, Check> {
+        if *bytes == [RESET] {
+            return Ok(HomeRequest::Reset { from: Some(NexusId::ELSEWHERE) });
+        }
         let mut rest = bytes;
         let Head { kind, known_news, transport_id, port: name } =
             Head::take(&mut rest).ok_or(Check::INTERNAL)?;
@@ -186,6 +193,7 @@ fn check(mut rest: &[u8]) -> Option<Check> {
 mod tests {
     use super::*;
     use crate::state::attention::UnitAttention;
+    use crate::state::home::{Aborted, Who};
     use crate::state::unit::{OtherPort, Unit};
     use crate::testing::{Bench, Outcome, unit};
     use crate::vocabulary::modes::Modes;
@@ -247,6 +255,7 @@ mod tests {
         let modes = Modes { queue_error: 3, threshold_sets: Some(5), threshold: true, ..Modes::default() };
         let change = ModesChange { caching: true, provisioning: true, ..ModesChange::none(modes) };
         assert_same(&HomeRequest::SetModes { from: elsewhere(), change });
+        assert_same(&HomeRequest::Reset { from: Some(NexusId::ELSEWHERE) });
     }
 
     #[test]
@@ -488,6 +497,86 @@ mod tests {
                 assert_eq!(second.ask(request), HomeReply::Done, "it came after it was preempted");
             }
         }
+    }
+
+    /// Adopts the other one's state, and returns the unit attentions of both nexuses.
+    fn adopt(bench: &mut Bench, saved: &Arc<[u8]>) -> [Vec<UnitAttention>; 2] {
+        bench.ask(HomeRequest::SetRole { active: false, saved: Some(saved.clone()) });
+        [0, 1].map(|nexus| std::mem::take(&mut bench.nexuses[nexus].attentions).into())
+    }
+
+    #[test]
+    fn a_reset_by_a_path_in_standby_is_one_of_the_active_gateway_and_each_nexus_is_notified_once() {
+        let (mut first, mut second) = (active(), other());
+        first.ask(HomeRequest::Reserve(first.nexuses[1].identity()));
+        assert!(first.view.policy.reservations.reserver().is_some());
+        let modes = Modes { queue_error: 3, ..first.view.policy.modes };
+        first.nexuses[1].sync(&first.view.policy);
+        let from = first.nexuses[1].identity();
+        first.ask(HomeRequest::SetModes { from, change: ModesChange::all(modes) });
+        let state = saved(&mut first);
+        adopt(&mut second, &state);
+        first.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
+
+        let requester = second.nexuses[1].id;
+        let reset = HomeRequest::Reset { from: Some(requester) };
+        let body = second.home.forwards(&reset).expect("it is forwarded");
+        let (reply, publish) = second.home.handle(reset);
+        assert!(reply == HomeReply::Check(Check::PORT_IN_STANDBY) && publish.is_none(), "not alone");
+        // What waits there has arrived before.
+        second.nexuses[0].sync(&second.home.policy());
+        let waiting = |second: &Bench| {
+            let from = second.nexuses[0].identity();
+            let change = ModesChange::all(Modes { queue_error: 1, ..Modes::default() });
+            HomeRequest::SetModes { from, change }
+        };
+        let earlier = second.home.forwards(&waiting(&second)).expect("it is forwarded");
+
+        let execute = |first: &mut Bench, body: &[u8]| {
+            let request = HomeRequest::forwarded(body, port).expect("a request");
+            first.ask(request)
+        };
+        assert_eq!(execute(&mut first, &body), HomeReply::Done);
+        let publish = first.published.as_ref().expect("it is published");
+        assert_eq!(publish.aborts, [(Who::Everyone, Aborted::Silently)]);
+        let after = &first.view.policy;
+        assert!(after.reservations.reserver().is_none() && after.modes == Modes::initial(&first.view.unit));
+        for nexus in &mut first.nexuses {
+            assert_eq!(std::mem::take(&mut nexus.attentions), [UnitAttention::Reset]);
+        }
+        let state = saved(&mut first);
+        assert_eq!(execute(&mut first, &earlier), HomeReply::Check(Check::ACCESS_STATE_TRANSITION));
+
+        assert_eq!(adopt(&mut second, &state), [vec![UnitAttention::Reset], vec![UnitAttention::Reset]]);
+        assert_eq!(adopt(&mut second, &state), [[], []]);
+        assert_eq!(second.home.policy().modes, Modes::initial(&second.view.unit));
+        // What has arrived there ends before the reset is complete.
+        second.ask(HomeRequest::EndTasks { from: requester });
+        let publish = second.published.take().expect("it is published");
+        assert_eq!(publish.aborts, [(Who::Everyone, Aborted::Silently)]);
+        assert!(publish.attentions.is_empty() && publish.persist.is_none());
+        second.nexuses[0].sync(&second.home.policy());
+        let later = second.home.forwards(&waiting(&second)).expect("it is forwarded");
+        assert_eq!(execute(&mut first, &later), HomeReply::Done);
+    }
+
+    #[test]
+    fn a_reset_by_a_path_of_the_active_gateway_is_reported_by_the_others_and_ends_what_waits_there() {
+        let (mut first, mut second) = (active(), other());
+        let known = saved(first_registered(&mut first));
+        adopt(&mut second, &known);
+        second.nexuses[0].sync(&second.home.policy());
+        let from = second.nexuses[0].identity();
+        let change = ModesChange::all(Modes { queue_error: 3, ..Modes::default() });
+        let waiting = HomeRequest::SetModes { from, change };
+        let body = second.home.forwards(&waiting).expect("it is forwarded");
+        first.ask(HomeRequest::Reset { from: Some(first.nexuses[0].id) });
+        let state = saved(&mut first);
+        let refused = HomeReply::Check(Check::ACCESS_STATE_TRANSITION);
+        assert_eq!(first.ask(HomeRequest::forwarded(&body, port).expect("a request")), refused);
+        assert_eq!(adopt(&mut second, &state), [vec![UnitAttention::Reset], vec![UnitAttention::Reset]]);
+        second.ask(HomeRequest::SetRole { active: true, saved: Some(state) });
+        assert_eq!(second.ask(waiting), refused, "nor once it is active itself");
     }
 
     #[test]

@@ -112,6 +112,11 @@ pub enum HomeRequest {
         /// The requester, if it was an initiator.
         from: Option<NexusId>,
     },
+    /// The active gateway has reset the unit for this nexus: end the tasks that are here.
+    EndTasks {
+        /// The requester.
+        from: NexusId,
+    },
     /// The store's size or abilities changed, or it came back.
     StoreChanged(Traits),
     /// The space that its store takes was found to have changed ([`Unit::space`]).
@@ -162,6 +167,7 @@ impl HomeRequest {
             | HomeRequest::AbortTaskSet { .. }
             | HomeRequest::ClearTaskSet { .. }
             | HomeRequest::Reset { .. }
+            | HomeRequest::EndTasks { .. }
             | HomeRequest::StoreChanged(_)
             | HomeRequest::SpaceChanged
             | HomeRequest::StoreReset
@@ -193,6 +199,7 @@ impl HomeRequest {
             | HomeRequest::AbortTaskSet { .. }
             | HomeRequest::ClearTaskSet { .. }
             | HomeRequest::Reset { .. }
+            | HomeRequest::EndTasks { .. }
             | HomeRequest::StoreChanged(_)
             | HomeRequest::SpaceChanged
             | HomeRequest::StoreReset
@@ -207,7 +214,8 @@ impl HomeRequest {
     /// Whether a port in standby accepts it, but a gateway in standby cannot execute it alone: it changes the
     /// unit at all gateways.
     pub(crate) fn changes_all_gateways(&self) -> bool {
-        matches!(self, HomeRequest::PersistentReserveOut { .. } | HomeRequest::SetModes { .. })
+        let is_reset = matches!(self, HomeRequest::Reset { from: Some(_) });
+        is_reset || matches!(self, HomeRequest::PersistentReserveOut { .. } | HomeRequest::SetModes { .. })
     }
 
     /// The sender of a request that would change the unit for others as well. Task management was checked
@@ -231,6 +239,7 @@ impl HomeRequest {
             | HomeRequest::AbortTaskSet { .. }
             | HomeRequest::ClearTaskSet { .. }
             | HomeRequest::Reset { .. }
+            | HomeRequest::EndTasks { .. }
             | HomeRequest::StoreChanged(_)
             | HomeRequest::SpaceChanged
             | HomeRequest::StoreReset
@@ -500,6 +509,7 @@ impl Home {
                 self.preventing.clear();
                 draft.reset(from, &self.unit)
             }
+            HomeRequest::EndTasks { from } => draft.end_tasks(Some(from)),
             HomeRequest::StoreChanged(traits) => draft.store_changed(traits),
             HomeRequest::StoreReset => {
                 draft.attentions.push((Who::Everyone, UnitAttention::PowerOn));
@@ -710,24 +720,6 @@ impl Draft {
             self.aborts.push((who.clone(), Aborted::Silently));
             self.attentions.push((who, UnitAttention::CommandsCleared));
         }
-    }
-
-    /// A logical unit reset (SAM-5 section 6.3.3): tasks, the reservation of RESERVE, prevention of removal
-    /// and mode parameters are cleared; persistent reservations stay.
-    fn reset(&mut self, from: Option<NexusId>, unit: &Unit) -> HomeReply {
-        match from {
-            Some(from) if self.policy.modes.task_aborted_status => {
-                self.aborts.push((Who::Only(from), Aborted::Silently));
-                self.aborts.push((Who::Others(from), Aborted::WithStatus));
-            }
-            Some(_) | None => self.aborts.push((Who::Everyone, Aborted::Silently)),
-        }
-        self.policy.modes = Modes::initial(unit);
-        self.policy.removal_prevented = false;
-        self.policy.started = true;
-        self.policy.reservations = Arc::new(self.policy.reservations.after_reset());
-        self.attentions.push((Who::Everyone, UnitAttention::Reset));
-        self.changed()
     }
 
     fn store_changed(&mut self, traits: Traits) -> HomeReply {

@@ -54,7 +54,8 @@ impl News {
     const MAX: usize = 128;
 
     /// The unit attentions that other gateways report.
-    const ATTENTIONS: [UnitAttention; 4] = [
+    const ATTENTIONS: [UnitAttention; 5] = [
+        UnitAttention::Reset,
         UnitAttention::ModeChanged,
         UnitAttention::ReservationsPreempted,
         UnitAttention::ReservationsReleased,
@@ -78,7 +79,10 @@ impl News {
         let mut news = self.clone();
         for (who, attention) in attentions.iter().filter(|(_, one)| News::ATTENTIONS.contains(one)) {
             let Some(reader) = Reader::of(who, sender, ports) else { continue };
-            let is_abort = aborts.iter().any(|(aborted, _)| aborted == who);
+            // What waits at other gateways is not executed after a reset, but is answered: its sender may have
+            // reset the unit itself, by another path, before.
+            let is_reset = *attention == UnitAttention::Reset;
+            let is_abort = !is_reset && aborts.iter().any(|(aborted, _)| aborted == who);
             news.count = news.count.saturating_add(1);
             news.last.push_back(Report { reader, attention: *attention, is_abort });
         }
@@ -103,9 +107,9 @@ impl News {
         self.last.iter().skip(self.last.len().saturating_sub(new))
     }
 
-    /// Whether the sender of a request may have been preempted after the command had arrived, when there were
-    /// `known`: whichever gateway it has waited at, it must not be executed once PREEMPT AND ABORT has
-    /// returned GOOD.
+    /// Whether the sender of a request may have been preempted, or the unit reset, after the command had
+    /// arrived, when there were `known`: whichever gateway it has waited at, it must not be executed once PREEMPT
+    /// AND ABORT has returned GOOD, or the reset is complete.
     pub(crate) fn preempts(&self, from: &NexusIdentity, known: u64, ports: PortNames<'_>) -> bool {
         let saved = u64::try_from(self.last.len()).unwrap_or(u64::MAX);
         if known < self.count.saturating_sub(saved) {
@@ -113,7 +117,9 @@ impl News {
             return true;
         }
         let is_meant = |report: &Report| match report.attention {
-            UnitAttention::ReservationsPreempted | UnitAttention::RegistrationsPreempted => {
+            UnitAttention::Reset
+            | UnitAttention::ReservationsPreempted
+            | UnitAttention::RegistrationsPreempted => {
                 report.reader.who(ports).is_some_and(|who| who.is_of(from))
             }
             _ => false,

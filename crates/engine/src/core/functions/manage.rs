@@ -9,13 +9,13 @@ use crate::core::connection::COLD_RESET;
 use crate::core::lun::{LunState, NO_UNIT};
 use crate::core::session::group;
 use crate::core::task::Task;
-use crate::message::{Message, Requester, Waiter};
+use crate::message::{Message, Origin, Requester, Waiter};
 use crate::slots::Key;
 use proto::services::Function as Asked;
 use proto::services::{Down, FunctionId, FunctionResponse};
 use reactor::io::Io;
-use scsi::HomeRequest;
 use scsi::home::Aborted;
+use scsi::{HomeReply, HomeRequest};
 
 impl<I: Io> Core<I> {
     /// A task management request arrived.
@@ -100,8 +100,10 @@ impl<I: Io> Core<I> {
     }
 
     /// A connection that ends waits for what its functions have requested of homes. Returns the number of
-    /// outstanding answers.
+    /// outstanding answers. What another gateway has yet to do is recalled: a login that reinstates the session
+    /// waits for it, too.
     pub(in crate::core) fn await_functions(&mut self, connection: Key) -> usize {
+        self.recall_functions(connection);
         let functions = self.functions.open.iter_mut().filter(|function| function.is_of(connection));
         functions
             .map(|function| {
@@ -111,11 +113,32 @@ impl<I: Io> Core<I> {
             .sum()
     }
 
+    fn recall_functions(&mut self, connection: Key) {
+        let Some(conn) = self.connections.get(connection) else { return };
+        let units = conn.luns.iter().map(|state| state.unit);
+        let is_shared = |unit: &u32| self.units.get(*unit).is_some_and(|unit| unit.view.unit.is_shared);
+        let mut units: Vec<u32> = units.filter(is_shared).collect();
+        units.sort_unstable();
+        units.dedup();
+        let functions = self.functions.open.iter().filter(|one| one.is_of(connection) && one.homes > 0);
+        let requesters: Vec<Requester> = functions.map(|function| function.requester).collect();
+        for requester in requesters {
+            let origin = Origin { core: self.me, who: Waiter::Function(requester) };
+            for unit in &units {
+                self.post(self.units[*unit].home_core, Message::Recall { unit: *unit, origin });
+            }
+        }
+    }
+
     /// A home has answered one of the function's requests.
-    pub(in crate::core) fn function_answered(&mut self, requester: Requester) {
+    pub(in crate::core) fn function_answered(&mut self, requester: Requester, reply: &HomeReply) {
         if let Some(function) =
             self.functions.open.iter_mut().find(|function| function.requester == requester)
         {
+            if *reply != HomeReply::Done {
+                function.response = FunctionResponse::Failed;
+                (function.cold, function.unclosed) = (None, Some(0));
+            }
             function.homes -= 1;
             let is_awaited = function.is_awaited;
             self.answer_functions();

@@ -67,21 +67,24 @@ impl<I: Io> Core<I> {
     /// A task was aborted: its request to its unit's home is dropped, unless it has begun.
     pub(in crate::core) fn recall_request(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::AtHome) else { return };
-        let (unit, core) = (task.unit, self.me);
+        let (unit, origin) = (task.unit, Origin { core: self.me, who: Waiter::Task(key) });
         // Ahead of this core's answer to the publication that aborts it, if that is the reason.
-        self.post(self.units[unit].home_core, Message::Recall { unit, core, task: key });
+        self.post(self.units[unit].home_core, Message::Recall { unit, origin });
     }
 
-    pub(in crate::core) fn home_recall(&mut self, unit: u32, core: usize, task: Key) {
+    pub(in crate::core) fn home_recall(&mut self, unit: u32, origin: Origin) {
         let Some(home) = self.units.home_mut(unit) else { return };
-        let origin = Origin { core, who: Waiter::Task(task) };
         // The outcome of what was done must be known.
         let is_meant = |(other, request): &(Origin, HomeRequest)| {
             *other == origin && !matches!(request, HomeRequest::EraseEnd { .. })
         };
         if let Some(index) = home.queue.iter().position(is_meant) {
             home.queue.remove(index);
-            self.post(core, Message::Recalled { task });
+            let recalled = match origin.who {
+                Waiter::Task(task) => Message::Recalled { task },
+                _ => Message::Answer { origin, reply: HomeReply::Check(Check::INTERNAL) },
+            };
+            self.post(origin.core, recalled);
         } else if let Some(gateway) = &self.units[unit].gateway {
             // It may be for the active gateway to execute. That thread may have ended, and has answered in
             // that case.

@@ -325,7 +325,7 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn home_answered(&mut self, origin: Origin, reply: HomeReply) {
         match origin.who {
             Waiter::Nobody => {}
-            Waiter::Function(requester) => self.function_answered(requester),
+            Waiter::Function(requester) => self.function_answered(requester, &reply),
             Waiter::Connection(key) => self.home_released(key),
             Waiter::Configuration(change) => self.configured(change),
             Waiter::Gateway(unit) => self.role_applied(unit, &reply),

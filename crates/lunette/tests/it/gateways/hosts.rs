@@ -9,7 +9,10 @@ const PREEMPT: u8 = 4;
 const RESERVATIONS_PREEMPTED: [u8; 2] = [0x2a, 0x03];
 const MISCOMPARE: u8 = 0x0e;
 const ABORT_TASK: u8 = 1;
+const LOGICAL_UNIT_RESET: u8 = 5;
 const FUNCTION_COMPLETE: u8 = 0;
+const FUNCTION_REJECTED: u8 = 255;
+const RESET_OCCURRED: [u8; 2] = [0x29, 0x03];
 
 /// A host with a path through each gateway: the active one first.
 struct Host {
@@ -170,8 +173,9 @@ fn heartbeats_of_esxi_hosts_are_atomic_by_both_gateways_and_over_a_takeover() {
     second.stop();
 }
 
-#[test]
-fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_the_path_in_standby() {
+/// The first host's writes that the active gateway has in hand do not land after the second host has ended them
+/// by its path in standby. Returns the unit attentions that the first and the second host then get by each path.
+fn in_hand_when(begin: impl FnOnce(&mut [Host; 2]), end: impl FnOnce(&mut Host)) -> [[Vec<[u8; 2]>; 2]; 2] {
     const WRITES: u64 = 12;
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
@@ -179,12 +183,12 @@ fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_t
     ceph.rbd(&["config", "image", "set", &format!("{POOL}/disk"), "rbd_qos_write_iops_limit", "2"]);
     let folder = tempfile::tempdir().expect("a temporary directory");
     let [(first, _), (second, _)] = two(&ceph, &folder);
-    let [mut one, mut two] =
+    let mut hosts =
         [("one", KEY), ("two", KEY + 1)].map(|(name, key)| Host::new([&first, &second], name, key));
-    one.register();
-    two.register();
-    assert_eq!(one.reserve(0, RESERVE, 0), GOOD);
+    begin(&mut hosts);
+    let [mut one, mut two] = hosts;
     one.attentions();
+    two.attentions();
     for lba in 0..WRITES {
         let cdb = write_cdb(8 * lba, BYTES, BLOCK, false);
         one.paths[0].issue(0, cdb, 0, vec![0xee; BYTES]).expect("it is sent");
@@ -199,28 +203,53 @@ fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_t
         }
         ended += u64::from(response.status == GOOD);
     }
-    assert_eq!(two.reserve(1, PREEMPT_AND_ABORT, KEY), GOOD);
+    end(&mut two);
     // Read past the gateways; then a write that librbd carries out after all that it already has.
     let image = folder.path().join("image");
     ceph.rbd(&["export", "--no-progress", &format!("{POOL}/disk"), &image.display().to_string()]);
     let before = fs::read(image).expect("it is there");
+    let notified = two.attentions();
     assert_eq!(write(&mut two.paths[0], 8 * WRITES, 2).status, GOOD);
     // Those that had ended before are answered, the others are not: the unit attention comes next.
     let last = one.paths[0].issue(0, TestUnitReady {}, 0, vec![]).expect("it is sent");
-    loop {
+    let attention = loop {
         let (tag, response) = one.paths[0].complete_any().expect("an answer");
         if tag == last {
-            assert_eq!(code(&response), Some(REGISTRATIONS_PREEMPTED));
-            break;
+            break code(&response).expect("a unit attention");
         }
         ended += u64::from(response.status == GOOD);
-    }
+    };
     assert!(ended < WRITES, "all had ended before they could be aborted");
     for (lba, block) in (0..WRITES).zip(before.chunks(BYTES)) {
-        assert!(read(&mut two.paths[0], 8 * lba) == block, "the write to block {lba} landed after GOOD");
+        assert!(read(&mut two.paths[0], 8 * lba) == block, "the write to block {lba} landed after that");
     }
+    let [mut active, standby] = one.attentions();
+    active.insert(0, attention);
     first.stop();
     second.stop();
+    [[active, standby], notified]
+}
+
+#[test]
+fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_the_path_in_standby() {
+    let begin = |[one, two]: &mut [Host; 2]| {
+        one.register();
+        two.register();
+        assert_eq!(one.reserve(0, RESERVE, 0), GOOD);
+    };
+    let [one, _] = in_hand_when(begin, |two| assert_eq!(two.reserve(1, PREEMPT_AND_ABORT, KEY), GOOD));
+    assert_eq!(one[0][0], REGISTRATIONS_PREEMPTED);
+}
+
+#[test]
+fn nothing_that_the_active_gateway_has_in_hand_lands_after_a_reset_by_the_path_in_standby() {
+    let reset = |host: &mut Host| {
+        let outcome = host.paths[1].manage(LOGICAL_UNIT_RESET, 0, u32::MAX).expect("an answer");
+        assert_eq!(outcome, FUNCTION_COMPLETE);
+    };
+    let notified = in_hand_when(|_| {}, reset);
+    let once = || vec![RESET_OCCURRED];
+    assert_eq!(notified, [[once(), once()], [once(), once()]]);
 }
 
 /// Requests of standby gateways in the unit's object.
@@ -250,6 +279,68 @@ fn a_request_that_waits_for_the_active_gateway_is_withdrawn_when_its_sender_abor
     first.signal("CONT");
     assert_eq!(by_second.complete(task).expect("an answer").status, GOOD);
     assert_eq!(keys(&mut by_first), [KEY + 1]);
+    first.stop();
+    second.stop();
+}
+
+/// LOGICAL UNIT RESET, of which the answer is yet to come.
+fn ask_to_reset(host: &mut Initiator) -> u32 {
+    host.ask_to_manage(LOGICAL_UNIT_RESET, 0, u32::MAX).expect("it is sent")
+}
+
+#[test]
+fn a_reset_that_waits_for_the_active_gateway_is_withdrawn_when_its_session_ends_and_no_login_waits_for_it() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    // It would be withdrawn after two minutes.
+    let [(first, mut by_first), (second, mut by_second)] =
+        two_within(Duration::from_secs(60), &ceph, &folder);
+    attentions(&mut by_first);
+    first.freeze();
+    let reset = ask_to_reset(&mut by_second);
+    wait_until("it is in the object", || has_requests(&ceph));
+    let mut other = login_as(&second, "other");
+    assert_eq!(readiness(&mut other), Some(IN_STANDBY));
+    assert!(!by_second.has_ended(reset));
+    // Reinstates the session.
+    let mut by_second = login(&second);
+    assert_eq!(readiness(&mut by_second), Some(IN_STANDBY));
+    wait_until("it is withdrawn", || !has_requests(&ceph));
+    first.signal("CONT");
+    assert_eq!(reserve(&mut by_second, REGISTER, 0, 0, KEY).status, GOOD);
+    assert!(attentions(&mut by_first).is_empty(), "there was no reset");
+    first.stop();
+    second.stop();
+}
+
+#[test]
+fn a_reset_waits_for_the_next_gateway_and_is_rejected_when_the_cluster_stays_away() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, mut by_second)] = two(&ceph, &folder);
+    let mut other = login_as(&second, "other");
+    let resets = |host: &mut Initiator| attentions(host).iter().filter(|one| **one == RESET_OCCURRED).count();
+    resets(&mut other);
+    first.freeze();
+    let outcome = by_second.manage(LOGICAL_UNIT_RESET, 0, u32::MAX).expect("an answer");
+    assert_eq!(outcome, FUNCTION_COMPLETE);
+    assert_eq!(readiness(&mut by_second), None, "it is active");
+    assert_eq!(resets(&mut other), 1);
+    first.signal("CONT");
+    wait_until("the other one is in standby", || first.log().contains("in standby"));
+    let mut by_first = login(&first);
+    assert_eq!(readiness(&mut by_first), Some(IN_STANDBY));
+
+    ceph.signal_osd("STOP");
+    let reset = ask_to_reset(&mut by_first);
+    assert_eq!(readiness(&mut login_as(&first, "other")), Some(IN_STANDBY));
+    assert_eq!(by_first.complete(reset).expect("an answer").status, FUNCTION_REJECTED);
+    ceph.signal_osd("CONT");
+    wait_until("one is active again", || {
+        [&first, &second].into_iter().any(|one| readiness(&mut login_as(one, "last")).is_none())
+    });
     first.stop();
     second.stop();
 }

@@ -324,6 +324,7 @@ impl Layer {
             FunctionResponse::NoUnit => Response::NO_LUN,
             FunctionResponse::NotSupported => Response::NOT_SUPPORTED,
             FunctionResponse::NotAuthorized => Response::AUTHORIZATION_FAILED,
+            FunctionResponse::Failed => Response::REJECTED,
         };
         self.queue_function_response(function.tag, response);
     }

@@ -219,7 +219,9 @@ impl Target {
             // A task that no longer exists needs no abort (SAM-5 section 7.2).
             FunctionResponse::Complete | FunctionResponse::NoTask => ResponseCode::COMPLETE,
             FunctionResponse::NotSupported => ResponseCode::NOT_SUPPORTED,
-            FunctionResponse::NoUnit | FunctionResponse::NotAuthorized => ResponseCode::FAILED,
+            FunctionResponse::NoUnit | FunctionResponse::NotAuthorized | FunctionResponse::Failed => {
+                ResponseCode::FAILED
+            }
         };
         self.answer(Answered { tag: function.tag, sol_not: function.sol_not, code });
     }
