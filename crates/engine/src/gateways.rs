@@ -609,8 +609,8 @@ impl<I: Io> Gateway<I> {
         match outcome {
             _ if is_recalled => self.home.recalled(origin),
             Outcome::Executed(reply) => match (HomeReply::decode(reply), request) {
-                // What it has to end here is left.
-                (HomeReply::Done, HomeRequest::Reset { from: Some(from) }) => {
+                // What it has to end here is left, unless this gateway has taken over since: its tasks are later ones then.
+                (HomeReply::Done, HomeRequest::Reset { from: Some(from) }) if role != Role::Active => {
                     self.home.forward(origin, HomeRequest::EndTasks { from });
                 }
                 (reply, _) => self.home.reply(origin, reply),

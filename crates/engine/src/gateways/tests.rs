@@ -1,5 +1,6 @@
 use super::*;
 use crate::state::files::System;
+use scsi::NexusId;
 
 #[test]
 fn a_thread_that_does_not_end_in_time_is_told_to_end_as_it_is() {
@@ -125,6 +126,25 @@ fn an_aborted_task_ends_when_the_active_gateway_cannot_execute_its_request_any_m
         rig.run();
         assert_eq!(rig.recalled(), 1);
         assert!(rig.gateway.forwarded.is_empty() && !rig.object.1.requests.contains_key("a"));
+    }
+}
+
+#[test]
+fn a_reset_that_was_forwarded_ends_tasks_here_unless_this_gateway_has_taken_over_since() {
+    for (role, ends_tasks) in [(Role::Standby, true), (Role::Active, false)] {
+        let mut rig = Forwarding::new();
+        let (origin, request) = (rig.origin, HomeRequest::Reset { from: Some(NexusId(3)) });
+        let forward = Forward { origin, request, body: Vec::new() };
+        rig.gateway.forwarded.insert(7, Forwarded { forward, is_recalled: false });
+        rig.gateway.forward_ended(role, 7, &Outcome::Executed(HomeReply::Done.encode()));
+        let mut messages = Vec::new();
+        rig.mailbox.drain(&mut messages);
+        let is_end = |message: &Message| {
+            matches!(message, Message::Home { request: HomeRequest::EndTasks { from: NexusId(3) }, .. })
+        };
+        let is_answer = |message: &Message| matches!(message, Message::Answer { .. });
+        assert_eq!(messages.len(), 1);
+        assert!(if ends_tasks { is_end(&messages[0]) } else { is_answer(&messages[0]) }, "{role:?}");
     }
 }
 
