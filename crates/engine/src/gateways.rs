@@ -256,10 +256,7 @@ impl<I: Io> Home<I> {
     }
 
     fn recalled(&self, origin: Origin) {
-        match origin.who {
-            Waiter::Task(task) => self.cores[origin.core].post(Message::Recalled { task }),
-            _ => self.reply(origin, HomeReply::Check(Check::INTERNAL)),
-        }
+        self.cores[origin.core].post(Message::recalled(origin));
     }
 
     fn answer_wanter(&self, wanter: Wanter, outcome: Result<(), String>) {

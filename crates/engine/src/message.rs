@@ -14,7 +14,7 @@ use reactor::io::{Handle, Io};
 use reactor::packet::{Line, Socket};
 use reactor::uring::Uring;
 use scsi::nexus::Reach;
-use scsi::{HomeReply, HomeRequest, Publish};
+use scsi::{HomeReply, HomeRequest, Publish, sense};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -72,7 +72,7 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The requester.
         origin: Origin,
     },
-    /// The task's request was dropped before it began.
+    /// The task's request was dropped before it began, or can no longer be executed.
     Recalled {
         /// The task.
         task: Key,
@@ -460,6 +460,16 @@ impl Way {
         match self {
             Way::Portal { local, .. } => Some(*local),
             Way::Interface { .. } => None,
+        }
+    }
+}
+
+impl<I: Io> Message<I> {
+    /// What a requester gets whose request was recalled.
+    pub(crate) fn recalled(origin: Origin) -> Message<I> {
+        match origin.who {
+            Waiter::Task(task) => Message::Recalled { task },
+            _ => Message::Answer { origin, reply: HomeReply::Check(sense::Check::INTERNAL) },
         }
     }
 }

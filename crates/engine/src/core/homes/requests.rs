@@ -80,11 +80,7 @@ impl<I: Io> Core<I> {
         };
         if let Some(index) = home.queue.iter().position(is_meant) {
             home.queue.remove(index);
-            let recalled = match origin.who {
-                Waiter::Task(task) => Message::Recalled { task },
-                _ => Message::Answer { origin, reply: HomeReply::Check(Check::INTERNAL) },
-            };
-            self.post(origin.core, recalled);
+            self.post(origin.core, Message::recalled(origin));
         } else if let Some(gateway) = &self.units[unit].gateway {
             // It may be for the active gateway to execute. That thread may have ended, and has answered in
             // that case.
