@@ -91,6 +91,7 @@ fn verified_load_goes_on_when_the_targets_interface_is_made_again() {
         wait_until("it is missed", || said(&daemon, GONE) > round);
         load.assert_running();
         host.make(1500, mac);
+        wait_until("it is served again", || said(&daemon, AGAIN) > round);
         load.wait_for_progress();
         assert_eq!((said(&daemon, GONE), said(&daemon, AGAIN)), (round + 1, round + 1), "{}", daemon.log());
     }

@@ -66,8 +66,8 @@ impl Load {
     /// Waits until it makes progress from here on.
     pub fn wait_for_progress(&mut self) {
         let before = self.intervals().0;
-        // The first of them may have begun earlier.
-        self.wait_until("is stuck", |(busy, _)| busy >= before + 2);
+        // The first of them may have begun earlier, and its last sample be the first of the next.
+        self.wait_until("is stuck", |(busy, _)| busy >= before + 3);
     }
 
     /// Waits until no operation ends any more.
