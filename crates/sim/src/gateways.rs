@@ -15,6 +15,7 @@ use crate::initiator::{Aim, Checks, Initiator, Place, Protocol};
 use crate::kernel::Kernel;
 use crate::limits::Meter;
 use crate::net::{Event, Net, Request, Shared};
+use crate::play::Play;
 use crate::register::Registers;
 use crate::reservations::Reservations;
 use crate::trace::Trace;
@@ -150,6 +151,64 @@ pub(crate) fn run(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Fail
     }
 }
 
+impl Play for Scene {
+    fn net(&self) -> &Shared {
+        &self.net
+    }
+
+    fn fault_micros(&self) -> Option<u64> {
+        self.fault_micros
+    }
+
+    fn back(&mut self) -> Result<(), String> {
+        unreachable!("there is no second daemon")
+    }
+
+    fn step(&mut self, number: u64) -> Result<(), String> {
+        self.steps.remove(&number).map_or(Ok(()), |step| self.take_step(step))
+    }
+
+    fn go(&mut self, host: usize, request: Request) -> Result<(), String> {
+        match self.member_of(host) {
+            None => self.initiators[host - self.plan.first_initiator()].kernel.go(request),
+            Some(member) => {
+                if let Some(daemon) = self.members[member].daemon.as_mut().filter(|daemon| daemon.has(host)) {
+                    daemon.kernel(host).go(request);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, host: usize) -> Result<(), String> {
+        let Some(member) = self.member_of(host) else {
+            self.initiators[host - self.plan.first_initiator()].turn()?;
+            self.net.borrow_mut().turned(host, 1);
+            return Ok(());
+        };
+        let moves = self.plan.moves;
+        let one = &mut self.members[member];
+        let gateway = one.gateway();
+        let Some(daemon) = &mut one.daemon else { return Ok(()) };
+        if host == gateway {
+            self.gateway_turn(member)?;
+        } else if daemon.is_worker(host) {
+            daemon.work(&self.net);
+        } else {
+            daemon.turn(&self.net, host, 1, moves);
+            counters::check(&daemon.counted(host))?;
+            self.turns += 1;
+            if self.turns > TURNS_MAX {
+                return Err(format!(
+                    "the cores had {TURNS_MAX} turns, and have not finished: one of them spins"
+                ));
+            }
+        }
+        self.look_around(member);
+        Ok(())
+    }
+}
+
 impl Scene {
     fn new(plan: Plan, cuts: &Cuts, net: Shared) -> Scene {
         let (count, gateways) = (plan.initiators.len(), plan.cores.len());
@@ -264,53 +323,6 @@ impl Scene {
         Err(format!("{} s are not enough until {what}\n{}", PATIENCE.as_secs(), status.join("\n")))
     }
 
-    /// Whether it came to that before this time.
-    fn run_until(
-        &mut self,
-        until: Time,
-        mut is_done: impl FnMut(&mut Scene) -> bool,
-    ) -> Result<bool, String> {
-        loop {
-            let event = self.net.borrow_mut().next(until);
-            let Some(event) = event else { return Ok(false) };
-            match event {
-                Event::Turn { host } => {
-                    let begins = self.net.borrow_mut().begins(host);
-                    if begins {
-                        self.turn(host)?;
-                        if is_done(self) {
-                            return Ok(true);
-                        }
-                    }
-                }
-                Event::Go { host, request } => self.go(host, request),
-                Event::Arrive { socket } => {
-                    let waits = self.net.borrow_mut().arrive(socket);
-                    waits.into_iter().for_each(|(host, request)| self.go(host, request));
-                }
-                Event::Fault => {
-                    if self.fault_micros.is_some() {
-                        self.net.borrow_mut().fault();
-                        self.plan_fault();
-                    }
-                }
-                Event::Step { number } => {
-                    if let Some(step) = self.steps.remove(&number) {
-                        self.step(step)?;
-                    }
-                }
-                Event::Land { .. } | Event::Back => unreachable!("there is nothing of that kind"),
-            }
-        }
-    }
-
-    fn plan_fault(&mut self) {
-        let Some(micros) = self.fault_micros else { return };
-        let mut net = self.net.borrow_mut();
-        let at = net.now.after(net.nanos(0, micros * 1000));
-        net.at(at, Event::Fault);
-    }
-
     /// Something is to happen after this time.
     fn later(&mut self, after: Duration, step: Step) {
         self.next += 1;
@@ -320,7 +332,7 @@ impl Scene {
         net.at(net.now.after(after), Event::Step { number });
     }
 
-    fn step(&mut self, step: Step) -> Result<(), String> {
+    fn take_step(&mut self, step: Step) -> Result<(), String> {
         let now = self.net.borrow().now;
         match step {
             Step::Message(message) => return self.proceed(message),
@@ -369,46 +381,6 @@ impl Scene {
     /// Whose host that is.
     fn member_of(&self, host: usize) -> Option<usize> {
         self.members.iter().position(|member| member.hosts().contains(&host))
-    }
-
-    /// A request of a host continues.
-    fn go(&mut self, host: usize, request: Request) {
-        match self.member_of(host) {
-            None => self.initiators[host - self.plan.first_initiator()].kernel.go(request),
-            Some(member) => {
-                if let Some(daemon) = self.members[member].daemon.as_mut().filter(|daemon| daemon.has(host)) {
-                    daemon.kernel(host).go(request);
-                }
-            }
-        }
-    }
-
-    fn turn(&mut self, host: usize) -> Result<(), String> {
-        let Some(member) = self.member_of(host) else {
-            self.initiators[host - self.plan.first_initiator()].turn()?;
-            self.net.borrow_mut().turned(host, 1);
-            return Ok(());
-        };
-        let moves = self.plan.moves;
-        let one = &mut self.members[member];
-        let gateway = one.gateway();
-        let Some(daemon) = &mut one.daemon else { return Ok(()) };
-        if host == gateway {
-            self.gateway_turn(member)?;
-        } else if daemon.is_worker(host) {
-            daemon.work(&self.net);
-        } else {
-            daemon.turn(&self.net, host, 1, moves);
-            counters::check(&daemon.counted(host))?;
-            self.turns += 1;
-            if self.turns > TURNS_MAX {
-                return Err(format!(
-                    "the cores had {TURNS_MAX} turns, and have not finished: one of them spins"
-                ));
-            }
-        }
-        self.look_around(member);
-        Ok(())
     }
 
     /// What a daemon has begun, and who has to see what has happened.

@@ -21,6 +21,7 @@ mod net;
 #[cfg(test)]
 mod outcomes;
 mod pipe;
+mod play;
 mod quarrels;
 mod queue;
 mod register;

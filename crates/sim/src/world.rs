@@ -21,7 +21,8 @@ use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol};
 use crate::kernel::Kernel;
 use crate::limits::Meter;
-use crate::net::{Event, Net, Request, Shared};
+use crate::net::{Net, Request, Shared};
+use crate::play::Play;
 use crate::quarrels::Quarrel;
 use crate::register::{BLOCK_BYTES, Registers};
 use crate::reservations::Reservations;
@@ -34,7 +35,6 @@ use fastrand::Rng;
 use guest::{Guest, Interface};
 use opening::Opening;
 use plan::{Kind, Plan, serial};
-use proto::time::Time;
 use reactor::io::Handle;
 use reactor::packet::Setup;
 use rustix::fs::MemfdFlags;
@@ -320,6 +320,90 @@ fn place(plan: &Plan, portal: SocketAddr) -> Place {
     }
 }
 
+impl Play for World {
+    fn net(&self) -> &Shared {
+        &self.net
+    }
+
+    fn fault_micros(&self) -> Option<u64> {
+        self.fault_micros
+    }
+
+    fn back(&mut self) -> Result<(), String> {
+        self.back.iter_mut().for_each(|back| back.acts(&self.plan));
+        self.check_losses()
+    }
+
+    fn step(&mut self, _: u64) -> Result<(), String> {
+        unreachable!("there are no gateways")
+    }
+
+    fn go(&mut self, host: usize, request: Request) -> Result<(), String> {
+        if let Some(opening) = &mut self.opening {
+            if opening.host == host {
+                opening.kernel.go(request);
+                return self.check_losses();
+            }
+            if self.front.has(host) {
+                return Ok(());
+            }
+        }
+        match (self.who(host), &mut self.rogue, &mut self.back) {
+            (Who::Core, ..) => self.front.kernel(host).go(request),
+            (Who::Initiator(number), ..) => self.initiators[number].kernel.go(request),
+            (Who::Rogue, Some(rogue), _) => rogue.kernel.go(request),
+            (Who::Rogue, None, _) if let Some(guest) = &mut self.guest => guest.kernel.go(request),
+            (Who::Back, _, Some(back)) if back.has(host) => back.go(host, request),
+            _ => unreachable!("host {host} has no requests"),
+        }
+        self.check_losses()
+    }
+
+    fn turn(&mut self, host: usize) -> Result<(), String> {
+        if let Some(opening) = &mut self.opening {
+            if opening.host == host {
+                opening.turn();
+                return Ok(());
+            }
+            if self.front.has(host) || self.front.is_worker(host) {
+                return Ok(());
+            }
+        }
+        match (self.who(host), &mut self.rogue, &mut self.back) {
+            (Who::Core, ..) => {
+                self.count_turn()?;
+                self.front.turn(&self.net, host, self.plan.slowness, self.plan.moves);
+                return counters::check(&self.front.counted(host));
+            }
+            (Who::Worker, ..) => {
+                self.front.work(&self.net);
+                return Ok(());
+            }
+            (Who::Back, _, Some(back)) if back.has(host) => {
+                back.turn(&self.plan, host);
+                return self.count_turn();
+            }
+            (Who::Initiator(number), ..) => self.initiators[number].turn()?,
+            (Who::Ata(number), ..) => self.atas[number].turn()?,
+            (Who::Rogue, Some(rogue), _) => rogue.turn(),
+            (Who::Rogue, None, _) if let Some(guest) = &mut self.guest => {
+                guest.turn(&mut self.front.cores)?;
+                match guest.interface() {
+                    Some(Interface::Left) => self.atas.iter_mut().try_for_each(Ata::target_left)?,
+                    Some(Interface::Joined) => self.atas.iter_mut().for_each(Ata::target_joined),
+                    None => {}
+                }
+                self.front.look_around(&self.net, usize::MAX);
+            }
+            (Who::Rogue | Who::Back, ..) => unreachable!("host {host} is nobody"),
+        }
+        let mut net = self.net.borrow_mut();
+        net.carry(host);
+        net.turned(host, 1);
+        Ok(())
+    }
+}
+
 impl World {
     fn new(plan: Plan, cuts: &Cuts, net: Shared) -> World {
         let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
@@ -541,56 +625,6 @@ impl World {
         Err(format!("{} s are not enough until {what}\n{status}\n{in_use}{of_back}", PATIENCE.as_secs()))
     }
 
-    /// Whether it did before this time.
-    fn run_until(
-        &mut self,
-        until: Time,
-        mut is_done: impl FnMut(&mut World) -> bool,
-    ) -> Result<bool, String> {
-        loop {
-            let event = self.net.borrow_mut().next(until);
-            let Some(event) = event else { return Ok(false) };
-            match event {
-                Event::Turn { host } => {
-                    let begins = self.net.borrow_mut().begins(host);
-                    if begins {
-                        self.turn(host)?;
-                        if is_done(self) {
-                            return Ok(true);
-                        }
-                    }
-                }
-                Event::Go { host, request } => {
-                    self.go(host, request);
-                    self.check_losses()?;
-                }
-                Event::Arrive { socket } => {
-                    let waits = self.net.borrow_mut().arrive(socket);
-                    if let Some((host, request)) = waits {
-                        self.go(host, request);
-                    }
-                }
-                Event::Land { flight } => {
-                    let waits = self.net.borrow_mut().land(flight);
-                    if let Some((host, request)) = waits {
-                        self.go(host, request);
-                    }
-                }
-                Event::Back => {
-                    self.back.iter_mut().for_each(|back| back.acts(&self.plan));
-                    self.check_losses()?;
-                }
-                Event::Step { .. } => unreachable!("there are no gateways"),
-                Event::Fault => {
-                    if self.fault_micros.is_some() {
-                        self.net.borrow_mut().fault();
-                        self.plan_fault();
-                    }
-                }
-            }
-        }
-    }
-
     fn check_losses(&mut self) -> Result<(), String> {
         let net = &mut *self.net.borrow_mut();
         for unit in net.forgotten.drain(..) {
@@ -607,13 +641,6 @@ impl World {
         Ok(())
     }
 
-    fn plan_fault(&mut self) {
-        let Some(micros) = self.fault_micros else { return };
-        let mut net = self.net.borrow_mut();
-        let at = net.now.after(net.nanos(0, micros * 1000));
-        net.at(at, Event::Fault);
-    }
-
     fn who(&self, host: usize) -> Who {
         let (cores, initiators) = (self.plan.cores, self.initiators.len());
         match host.checked_sub(cores) {
@@ -626,70 +653,6 @@ impl World {
                 _ => Who::Back,
             },
         }
-    }
-
-    /// Continues a request of a host.
-    fn go(&mut self, host: usize, request: Request) {
-        if let Some(opening) = &mut self.opening {
-            if opening.host == host {
-                return opening.kernel.go(request);
-            }
-            if self.front.has(host) {
-                return;
-            }
-        }
-        match (self.who(host), &mut self.rogue, &mut self.back) {
-            (Who::Core, ..) => self.front.kernel(host).go(request),
-            (Who::Initiator(number), ..) => self.initiators[number].kernel.go(request),
-            (Who::Rogue, Some(rogue), _) => rogue.kernel.go(request),
-            (Who::Rogue, None, _) if let Some(guest) = &mut self.guest => guest.kernel.go(request),
-            (Who::Back, _, Some(back)) if back.has(host) => back.go(host, request),
-            _ => unreachable!("host {host} has no requests"),
-        }
-    }
-
-    fn turn(&mut self, host: usize) -> Result<(), String> {
-        if let Some(opening) = &mut self.opening {
-            if opening.host == host {
-                opening.turn();
-                return Ok(());
-            }
-            if self.front.has(host) || self.front.is_worker(host) {
-                return Ok(());
-            }
-        }
-        match (self.who(host), &mut self.rogue, &mut self.back) {
-            (Who::Core, ..) => {
-                self.count_turn()?;
-                self.front.turn(&self.net, host, self.plan.slowness, self.plan.moves);
-                return counters::check(&self.front.counted(host));
-            }
-            (Who::Worker, ..) => {
-                self.front.work(&self.net);
-                return Ok(());
-            }
-            (Who::Back, _, Some(back)) if back.has(host) => {
-                back.turn(&self.plan, host);
-                return self.count_turn();
-            }
-            (Who::Initiator(number), ..) => self.initiators[number].turn()?,
-            (Who::Ata(number), ..) => self.atas[number].turn()?,
-            (Who::Rogue, Some(rogue), _) => rogue.turn(),
-            (Who::Rogue, None, _) if let Some(guest) = &mut self.guest => {
-                guest.turn(&mut self.front.cores)?;
-                match guest.interface() {
-                    Some(Interface::Left) => self.atas.iter_mut().try_for_each(Ata::target_left)?,
-                    Some(Interface::Joined) => self.atas.iter_mut().for_each(Ata::target_joined),
-                    None => {}
-                }
-                self.front.look_around(&self.net, usize::MAX);
-            }
-            (Who::Rogue | Who::Back, ..) => unreachable!("host {host} is nobody"),
-        }
-        let mut net = self.net.borrow_mut();
-        net.carry(host);
-        net.turned(host, 1);
-        Ok(())
     }
 
     fn count_turn(&mut self) -> Result<(), String> {
