@@ -22,7 +22,7 @@ fn commit() -> Option<String> {
     }
     let commit = git(&root, &["rev-parse", "--short=12", "HEAD"])?;
     // HEAD changes with the branch, the branch with every commit. While it is only in packed-refs, the next
-    // commit creates a file for it: its folder is watched until then, as Cargo treats a missing file as
+    // commit creates a file for it: its directory is watched until then, as Cargo treats a missing file as
     // changed.
     let path = |name: &str| Some(root.join(git(&root, &["rev-parse", "--git-path", name])?));
     let watch = |path: &Path| println!("cargo::rerun-if-changed={}", path.display());

@@ -81,11 +81,11 @@ fn feed(target: &str, run: fn(&[u8])) {
 
 /// The seeds in the target's directory, and an empty input.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
-    let mut paths: Vec<PathBuf> = match fs::read_dir(&folder) {
-        Ok(entries) => entries.map(|entry| entry.expect("an entry of the folder").path()).collect(),
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
+    let mut paths: Vec<PathBuf> = match fs::read_dir(&directory) {
+        Ok(entries) => entries.map(|entry| entry.expect("an entry of the directory").path()).collect(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => panic!("{}: {error}", folder.display()),
+        Err(error) => panic!("{}: {error}", directory.display()),
     };
     paths.sort();
     let read = |path: &PathBuf| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -131,9 +131,9 @@ impl Drop for KeptOnPanic<'_> {
         if !std::thread::panicking() {
             return;
         }
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts").join(self.target);
-        let path = folder.join(format!("mutation-{}", std::process::id()));
-        match fs::create_dir_all(&folder).and_then(|()| fs::write(&path, self.input)) {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts").join(self.target);
+        let path = directory.join(format!("mutation-{}", std::process::id()));
+        match fs::create_dir_all(&directory).and_then(|()| fs::write(&path, self.input)) {
             Ok(()) => eprintln!("the input is kept in {}", path.display()),
             Err(error) => eprintln!("{}: {error}; the input is {:02x?}", path.display(), self.input),
         }

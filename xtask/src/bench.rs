@@ -64,9 +64,9 @@ fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
     if !options.check {
         measure(part, options)?;
     }
-    let folder = root().join(part.output());
-    let results = Results::read(&folder.join("results.csv"))?;
-    let figures = fs::read_to_string(folder.join(FIGURES)).unwrap_or_default();
+    let directory = root().join(part.output());
+    let results = Results::read(&directory.join("results.csv"))?;
+    let figures = fs::read_to_string(directory.join(FIGURES)).unwrap_or_default();
     let figures = instructions::parse(&figures);
     let marks = part.marks(&results, &figures).into_iter();
     let evaluated: Vec<Evaluated> = marks.map(|mark| Evaluated::new(mark, &results)).collect();
@@ -92,16 +92,16 @@ fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
 }
 
 fn measure(part: Part, options: &Options) -> Result {
-    let (plan, folder) = (part.plan_file(), part.output());
-    let fault = |error: std::io::Error| format!("{folder}: {error}");
-    if !options.resume && root().join(folder).exists() {
-        fs::remove_dir_all(root().join(folder)).map_err(fault)?;
+    let (plan, directory) = (part.plan_file(), part.output());
+    let fault = |error: std::io::Error| format!("{directory}: {error}");
+    if !options.resume && root().join(directory).exists() {
+        fs::remove_dir_all(root().join(directory)).map_err(fault)?;
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     fs::create_dir_all(root().join("target")).map_err(fault)?;
     fs::write(root().join(plan), part.plan(cores)).map_err(fault)?;
     let mut report = command(lunette(DIST));
-    report.args(["report", plan, "-o", folder]);
+    report.args(["report", plan, "-o", directory]);
     let switches = [(options.resume, "--resume"), (options.quick, "--quick")];
     report.args(switches.iter().filter(|(on, _)| *on).map(|(_, switch)| switch));
     if let Some(peer) = &options.peer {
@@ -114,7 +114,7 @@ fn measure(part: Part, options: &Options) -> Result {
         limits::measure(&mut figures)?;
     }
     let lines: String = figures.iter().map(|(name, figure)| format!("{name} = {figure}\n")).collect();
-    fs::write(root().join(folder).join(FIGURES), lines).map_err(fault)
+    fs::write(root().join(directory).join(FIGURES), lines).map_err(fault)
 }
 
 /// Copies the results to where they are committed.

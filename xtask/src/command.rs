@@ -31,8 +31,8 @@ pub(crate) fn lunette(profile: &str) -> PathBuf {
 
 /// A program, as built with a profile.
 pub(crate) fn built_by(profile: &str, program: &str) -> PathBuf {
-    let folder = if profile == "dev" { "debug" } else { profile };
-    built(folder).join(program)
+    let directory = if profile == "dev" { "debug" } else { profile };
+    built(directory).join(program)
 }
 
 /// Builds it.

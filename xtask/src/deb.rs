@@ -22,12 +22,12 @@ impl Default for Options {
 }
 
 /// Where the package and generated files go.
-const FOLDER: &str = "target/package";
+const DIRECTORY: &str = "target/package";
 
 /// Builds the package.
 pub(crate) fn run(options: &Options) -> Result {
     build(options)?;
-    println!("{}", pack(options, &version()?, FOLDER)?.display());
+    println!("{}", pack(options, &version()?, DIRECTORY)?.display());
     Ok(())
 }
 
@@ -37,25 +37,25 @@ pub(crate) fn build(options: &Options) -> Result {
         return Err("cargo-deb is needed (cargo install --locked cargo-deb)".into());
     }
     build_lunette(&options.profile)?;
-    let folder = root().join(FOLDER);
-    let fault = |error: std::io::Error| format!("{FOLDER}: {error}");
+    let directory = root().join(DIRECTORY);
+    let fault = |error: std::io::Error| format!("{DIRECTORY}: {error}");
     for generated in ["man1", "man5", "bash", "fish", "zsh"] {
-        match fs::remove_dir_all(folder.join(generated)) {
+        match fs::remove_dir_all(directory.join(generated)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(fault(error)),
             Ok(()) | Err(_) => {}
         }
     }
-    succeed(command(lunette(&options.profile)).arg("generate").arg(&folder))?;
+    succeed(command(lunette(&options.profile)).arg("generate").arg(&directory))?;
     let source = "docs/configuration.md";
     let text = fs::read_to_string(root().join(source)).map_err(|error| format!("{source}: {error}"))?;
-    fs::create_dir_all(folder.join("man5")).map_err(fault)?;
-    fs::write(folder.join("man5/lunette.toml.5"), manual::page(&text, &version()?)).map_err(fault)
+    fs::create_dir_all(directory.join("man5")).map_err(fault)?;
+    fs::write(directory.join("man5/lunette.toml.5"), manual::page(&text, &version()?)).map_err(fault)
 }
 
 /// Packages them as this version, into this directory of the repository; returns the package's path.
-pub(crate) fn pack(options: &Options, version: &str, folder: &str) -> Result<PathBuf> {
+pub(crate) fn pack(options: &Options, version: &str, directory: &str) -> Result<PathBuf> {
     let arguments = ["deb", "--package", "lunette", "--no-build", "--fast", "--no-dbgsym", "--quiet"];
-    let file = root().join(folder).join(format!("lunette_{version}.deb"));
+    let file = root().join(directory).join(format!("lunette_{version}.deb"));
     let named = ["--deb-version", version, "--profile", &options.profile];
     succeed(cargo().args(arguments).args(named).arg("--output").arg(&file))?;
     Ok(file)
@@ -70,5 +70,5 @@ pub(crate) fn version() -> Result<String> {
 
 /// A path in the repository's directory for packages.
 pub(crate) fn place(name: &str) -> PathBuf {
-    Path::new(&root()).join(FOLDER).join(name)
+    Path::new(&root()).join(DIRECTORY).join(name)
 }

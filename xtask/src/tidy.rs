@@ -81,8 +81,8 @@ pub(crate) fn run() -> Result {
     let files: Vec<String> = texts().map(|(name, _)| name.to_owned()).collect();
     for (name, text) in texts() {
         faults.extend(faults_of(name, &text));
-        for (folder, layers) in LAYERS {
-            faults.extend(imports_from_above(name, &text, folder, layers));
+        for (directory, layers) in LAYERS {
+            faults.extend(imports_from_above(name, &text, directory, layers));
         }
         if name == "ARCHITECTURE.md" || name.starts_with("docs/design/") {
             faults.extend(files_not_there(name, &text, &files));
@@ -186,10 +186,10 @@ fn structures(text: &str) -> Vec<(usize, usize, bool)> {
     found
 }
 
-/// The imports of a file in `folder` from higher layers, or that do not show their layer. Tests may import
+/// The imports of a file in `directory` from higher layers, or that do not show their layer. Tests may import
 /// anything.
-fn imports_from_above(name: &str, text: &str, folder: &str, layers: &[&[&str]]) -> Vec<String> {
-    let Some(path) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else {
+fn imports_from_above(name: &str, text: &str, directory: &str, layers: &[&[&str]]) -> Vec<String> {
+    let Some(path) = name.strip_prefix(directory).and_then(|rest| rest.strip_prefix('/')) else {
         return Vec::new();
     };
     let modules: Vec<&str> = path.trim_end_matches(".rs").split('/').collect();

@@ -57,7 +57,7 @@ impl Options {
 }
 
 /// Where everything is built.
-const FOLDER: &str = "target/vm";
+const DIRECTORY: &str = "target/vm";
 
 /// Runs the chosen scenarios, by default all for this context; a failed one does not stop the others.
 pub(crate) fn run(options: &Options) -> Result {
@@ -102,10 +102,10 @@ pub(crate) fn prepare() -> Result {
 
 /// Held while the directory is in use.
 fn lock() -> Result<File> {
-    let fault = |error: io::Error| format!("{FOLDER}: {error}");
-    fs::create_dir_all(folder()).map_err(fault)?;
-    let lock = File::create(folder().join("lock")).map_err(fault)?;
-    lock.try_lock().map_err(|_| format!("{FOLDER}: another `cargo xtask vm` is at work here"))?;
+    let fault = |error: io::Error| format!("{DIRECTORY}: {error}");
+    fs::create_dir_all(directory()).map_err(fault)?;
+    let lock = File::create(directory().join("lock")).map_err(fault)?;
+    lock.try_lock().map_err(|_| format!("{DIRECTORY}: another `cargo xtask vm` is at work here"))?;
     Ok(lock)
 }
 
@@ -122,8 +122,8 @@ fn played(scenario: &Scenario, profile: &str) -> Result {
     outcome
 }
 
-fn folder() -> PathBuf {
-    root().join(FOLDER)
+fn directory() -> PathBuf {
+    root().join(DIRECTORY)
 }
 
 /// Removes a file or directory, if it exists.
@@ -179,26 +179,26 @@ fn inside(scenario: &'static Scenario, profile: &str) -> Result {
     ] {
         succeed(administration("ip").args(line.split(' ')))?;
     }
-    let folder = folder().join(scenario.name);
-    let made = remove(&folder).and_then(|()| fs::create_dir_all(&folder));
-    made.map_err(|error| format!("{}: {error}", folder.display()))?;
+    let directory = directory().join(scenario.name);
+    let made = remove(&directory).and_then(|()| fs::create_dir_all(&directory));
+    made.map_err(|error| format!("{}: {error}", directory.display()))?;
     let program = lunette(profile);
     if scenario.is_shared {
-        play(scenario, &program, &folder, &mut Gateways::serve(&program, &folder)?)?;
+        play(scenario, &program, &directory, &mut Gateways::serve(&program, &directory)?)?;
     } else {
-        let mut daemon = Daemon::of(scenario, &program, &folder);
+        let mut daemon = Daemon::of(scenario, &program, &directory);
         daemon.serve()?;
-        play(scenario, &program, &folder, &mut daemon)?;
+        play(scenario, &program, &directory, &mut daemon)?;
     }
     if scenario.is_captured {
-        let frames = frames::write(&guest::capture(&folder))?;
+        let frames = frames::write(&guest::capture(&directory))?;
         frames.iter().for_each(|path| println!("frames in {}", path.display()));
     }
     Ok(())
 }
 
-fn play(scenario: &Scenario, program: &Path, folder: &Path, host: &mut dyn Host) -> Result {
-    guest::run(scenario, program, folder, host)
+fn play(scenario: &Scenario, program: &Path, directory: &Path, host: &mut dyn Host) -> Result {
+    guest::run(scenario, program, directory, host)
         .and_then(|()| host.stop())
         .map_err(|reason| format!("{reason}\nthe daemon's last lines:\n{}", host.last_lines()))
 }

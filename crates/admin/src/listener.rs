@@ -142,10 +142,10 @@ impl Listener {
 type Fault = (String, &'static str);
 
 fn bind_unix(path: &Path) -> Result<Listener, Fault> {
-    const FOLDER: &str = "create the directory, or choose another path with --admin";
+    const DIRECTORY: &str = "create the directory, or choose another path with --admin";
     // Two daemons that start at the same time must not take each other's new socket for a dead one.
     let _lock = lock(path)?;
-    let io_fault = |error: io::Error| (error.to_string(), FOLDER);
+    let io_fault = |error: io::Error| (error.to_string(), DIRECTORY);
     let socket = match bound(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_dead(path)?;
@@ -259,8 +259,8 @@ mod tests {
 
     #[test]
     fn a_socket_is_its_owner_s_and_goes_with_its_daemon() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
         let listener = at(&path).unwrap();
         assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(listener.shown(false), path.to_str().unwrap());
@@ -274,8 +274,8 @@ mod tests {
         let groups = "root:x:0:\nstorage:x:117:a,b\n";
         assert_eq!(group_id(groups, "storage"), Some(117));
         assert_eq!((group_id(groups, "stor"), group_id(groups, "44")), (None, Some(44)));
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
         let listener = at(&path).unwrap();
         let own = fs::symlink_metadata(&path).unwrap().gid();
         listener.admit(&own.to_string()).unwrap();
@@ -287,8 +287,8 @@ mod tests {
 
     #[test]
     fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "nobody removed it");
         let live = at(&path).unwrap();
@@ -300,30 +300,30 @@ mod tests {
 
     #[test]
     fn a_lock_on_the_directory_blocks_nobody() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
-        let other = fs::File::open(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
+        let other = fs::File::open(directory.path()).unwrap();
         flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
         let listener = at(&path).unwrap();
-        let lock = fs::symlink_metadata(folder.path().join("admin.sock.lock")).unwrap();
+        let lock = fs::symlink_metadata(directory.path().join("admin.sock.lock")).unwrap();
         assert_eq!(lock.mode() & 0o777, 0o600, "only its owner can lock it");
         drop(listener);
     }
 
     #[test]
     fn a_lock_is_not_made_where_a_link_leads() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
-        let elsewhere = folder.path().join("elsewhere");
-        std::os::unix::fs::symlink(&elsewhere, folder.path().join("admin.sock.lock")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
+        let elsewhere = directory.path().join("elsewhere");
+        std::os::unix::fs::symlink(&elsewhere, directory.path().join("admin.sock.lock")).unwrap();
         at(&path).unwrap_err();
         assert!(!elsewhere.exists());
     }
 
     #[test]
     fn nothing_else_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
         fs::write(&path, "precious").unwrap();
         let refused = at(&path).unwrap_err().to_string();
         assert!(refused.contains("not a socket") && refused.contains("--admin"), "{refused}");
@@ -338,8 +338,8 @@ mod tests {
 
     #[test]
     fn an_address_that_cannot_be_bound_is_named_with_a_fix() {
-        let folder = tempfile::tempdir().unwrap();
-        let refused = at(&folder.path().join("no/admin.sock")).unwrap_err().to_string();
+        let directory = tempfile::tempdir().unwrap();
+        let refused = at(&directory.path().join("no/admin.sock")).unwrap_err().to_string();
         assert!(refused.contains("create the directory"), "{refused}");
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = AdminAddress::Tcp(taken.local_addr().unwrap());

@@ -87,7 +87,7 @@ impl Sessions for Held {
 struct Served {
     server: Server,
     desk: Desk,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl Served {
@@ -101,7 +101,7 @@ impl Served {
 
     /// One on a socket in the file system.
     fn with(sessions: Arc<dyn Sessions>) -> Served {
-        Self::at(sessions, |folder| AdminAddress::Unix(folder.path().join("admin.sock")))
+        Self::at(sessions, |directory| AdminAddress::Unix(directory.path().join("admin.sock")))
     }
 
     fn at(sessions: Arc<dyn Sessions>, address: impl Fn(&TempDir) -> AdminAddress) -> Served {
@@ -113,10 +113,14 @@ impl Served {
         readings: Arc<dyn Readings>,
         address: impl Fn(&TempDir) -> AdminAddress,
     ) -> Served {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let listener = Listener::bind(&address(&folder)).expect("a free place");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let listener = Listener::bind(&address(&directory)).expect("a free place");
         let desk = Desk::new(|_| false, sessions, readings);
-        Served { server: Server::start(listener, desk.clone()).expect("a thread"), desk, _folder: folder }
+        Served {
+            server: Server::start(listener, desk.clone()).expect("a thread"),
+            desk,
+            _directory: directory,
+        }
     }
 
     /// A client that follows events, after it has received the first.
@@ -194,7 +198,7 @@ fn the_counters_are_there_only_to_be_read() {
 #[test]
 fn only_luns_that_are_answered_are_read() {
     let asked = Arc::new(Asked::default());
-    let socket = |folder: &TempDir| AdminAddress::Unix(folder.path().join("admin.sock"));
+    let socket = |directory: &TempDir| AdminAddress::Unix(directory.path().join("admin.sock"));
     let served = Served::reading(Arc::new(Nobody), asked.clone(), socket);
     let luns = ["a", "b", "c"].map(|name| serde_json::json!({ "name": name })).into();
     served.desk.publish(State { luns, ..State::default() });

@@ -188,11 +188,11 @@ mod tests {
 
     /// Parses a token file with this text and mode, or returns what is wrong with it.
     fn read(text: &str, mode: u32) -> Result<AdminAccess, String> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("tokens");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("tokens");
         std::fs::write(&path, text).expect("a file");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
-        let read = read_tokens(Path::new("tokens"), folder.path());
+        let read = read_tokens(Path::new("tokens"), directory.path());
         read.map(|tokens| AdminAccess { tokens, identity: None })
             .map_err(|fault| format!("{}; {}", fault.what, fault.fix))
     }

@@ -21,5 +21,5 @@ pub trait Preflight {
     /// Whether there is such a network interface.
     fn interface(&self, name: &str) -> Result<(), Fault>;
     /// Whether files can be created in a directory.
-    fn folder(&self, path: &Path) -> Result<(), Fault>;
+    fn directory(&self, path: &Path) -> Result<(), Fault>;
 }

@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn secrets_come_from_files_that_only_their_owner_may_read() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str, mode| {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             std::fs::write(&path, text).expect("a file");
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
         };
@@ -139,7 +139,7 @@ mod tests {
         write("its", "its secret", 0o400);
         write("open", "everybody's", 0o644);
         let url = format!("iscsi://me@{UNIT}?secret_file=mine&target_user=it&target_secret_file=its");
-        let url = given(&url, &[], folder.path()).expect("a URL");
+        let url = given(&url, &[], directory.path()).expect("a URL");
         let expected = (Some(("me", &b"my secret"[..])), Some(("it", &b"its secret"[..])));
         assert_eq!((who(&url.user), who(&url.target_user)), expected);
         for (text, why) in [
@@ -150,11 +150,11 @@ mod tests {
         ]
         .map(|(user, option, why)| (format!("iscsi://{user}{UNIT}?{option}"), why))
         {
-            let error = given(&text, &[], folder.path()).expect_err(&text);
+            let error = given(&text, &[], directory.path()).expect_err(&text);
             assert!(error.contains(why), "{text}: {error}");
         }
         let error =
-            given("srp://h/024c750000000001/0?secret_file=mine", &[], folder.path()).expect_err("SRP");
+            given("srp://h/024c750000000001/0?secret_file=mine", &[], directory.path()).expect_err("SRP");
         assert!(error.contains("no CHAP"), "{error}");
     }
 }

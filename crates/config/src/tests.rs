@@ -318,8 +318,8 @@ fn algorithms_of_chap_are_known_and_named_once() {
 
 #[test]
 fn a_secret_file_must_be_private() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let path = folder.path().join("secret");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("secret");
     std::fs::write(&path, "sixteen letters!\nnot this line\n").expect("written");
     let text = with_chap(&format!("user = 'u', secret_file = '{}'", path.display()));
     for mode in [0o644, 0o640, 0o602] {
@@ -330,8 +330,8 @@ fn a_secret_file_must_be_private() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
     let chap = good(&text).targets[0].groups[0].chap.clone().expect("CHAP");
     assert_eq!(chap.secret, b"sixteen letters!");
-    let folder = with_chap(&format!("user = 'u', secret_file = '{}'", folder.path().display()));
-    assert!(faults(&folder).contains("is not a file"));
+    let directory = with_chap(&format!("user = 'u', secret_file = '{}'", directory.path().display()));
+    assert!(faults(&directory).contains("is not a file"));
     assert!(faults(&with_chap("user = 'u', secret_file = 'none'")).contains("cannot read /etc/lunette/none"));
 }
 
@@ -365,7 +365,7 @@ fn a_disk_in_memory_chooses_its_pages() {
 #[test]
 fn the_admin_interface_is_a_path_or_an_address() {
     let admin = |text: &str| options(|o| o.admin = Some(text.into())).map(|config| config.admin);
-    let here = std::env::current_dir().expect("a folder");
+    let here = std::env::current_dir().expect("a directory");
     assert_eq!(options(|_| {}).expect("good").admin, AdminPlace::Usual);
     assert_eq!(admin("none"), Ok(AdminPlace::Nowhere));
     assert_eq!(admin("./a.sock"), Ok(AdminPlace::At(AdminAddress::Unix(here.join("a.sock")))));
@@ -399,8 +399,8 @@ fn luns_of_the_command_line_are_numbered_from_zero() {
 
 #[test]
 fn options_go_before_the_file_but_disks_do_not() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let path = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("lunette.toml");
     std::fs::write(&path, "[[lun]]\nfile = 'x'\n[[target]]\nname = 'iqn.2026-11.a:x'\n").expect("written");
     let with = |change: &dyn Fn(&mut ServeOptions)| {
         options(|o| {
@@ -416,8 +416,8 @@ fn options_go_before_the_file_but_disks_do_not() {
     let config = config.expect("good");
     assert_eq!((config.portals.len(), config.poll), (2, Poll::Always));
     assert_eq!(config.state_dir.as_deref(), Some(Path::new("/var/lib/lunette")));
-    let path_in_folder = StoreSpec::File { path: folder.path().join("x"), size: None };
-    assert_eq!(config.luns[0].store, path_in_folder, "relative paths start at the file's folder");
+    let path_in_directory = StoreSpec::File { path: directory.path().join("x"), size: None };
+    assert_eq!(config.luns[0].store, path_in_directory, "relative paths start at the file's directory");
     let both = with(&|o| {
         o.lun = vec!["ram:1G".into()];
         o.target = Some("iqn.2026-11.a:y".into());
@@ -600,8 +600,8 @@ fn options_add_srp() {
 
 #[test]
 fn faults_of_the_command_line_are_fixed_there() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let tokens = folder.path().join("tokens");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let tokens = directory.path().join("tokens");
     std::fs::write(&tokens, "ops 0123456789abcdef\n").expect("a file");
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("its mode");
     let fix = |admin: &str| {
@@ -641,15 +641,15 @@ fn what_runs_is_shown_as_a_file_that_says_the_same_but_for_secrets() {
     assert_eq!(again.shown, from_line.shown);
     assert!(from_line.shown.contains("iscsi://...@h/iqn.2026-11.a:x/3"), "{}", from_line.shown);
 
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let path = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("lunette.toml");
     let text = FULL.replace("cores = \"0-2\"\n", "").replace("cores = \"1,2\"\n", "");
     std::fs::write(&path, &text).expect("a file");
     let from_file = checked(&|options| options.config = Some(path.clone()));
     assert_eq!(from_file.text, text);
     let shown = &from_file.shown;
     assert!(!shown.contains("a secret of readers") && !shown.contains("another secret"), "{shown}");
-    let base = folder.path().display();
+    let base = directory.path().display();
     for line in [
         &format!("state_dir = \"{base}/state\"\nadmin = \"{base}/./run/admin.sock\"\n"),
         &format!("file = \"{base}/db.img\"\nsize = \"1G\"\n"),

@@ -45,8 +45,8 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     let state_dir = match &raw.state_dir {
         None => Some(None),
         Some(at) => {
-            let folder = scalar::path(&at.value, &machine.base, "name a directory of this machine");
-            problems.check(&at.place, folder).map(Some)
+            let directory = scalar::path(&at.value, &machine.base, "name a directory of this machine");
+            problems.check(&at.place, directory).map(Some)
         }
     };
     let cores = cores(&raw.cores, &machine.cores, problems);

@@ -49,15 +49,15 @@ pub(super) fn absent(raw: &Raw, config: &Config, preflight: &dyn Preflight, prob
     for (raw, interface) in raw.aoe.iter().zip(&config.aoe) {
         problems.check(&raw.place, preflight.interface(&interface.name));
     }
-    if let (Some(at), Some(folder)) = (&raw.state_dir, &config.state_dir) {
-        problems.check(&at.place, writable(preflight, folder));
+    if let (Some(at), Some(directory)) = (&raw.state_dir, &config.state_dir) {
+        problems.check(&at.place, writable(preflight, directory));
     }
     match (&raw.admin, &config.admin) {
         (Some(at), AdminPlace::At(AdminAddress::Tcp(listen))) => {
             problems.check(&at.place, preflight.address(*listen, ByDevice::No));
         }
         (Some(at), AdminPlace::At(AdminAddress::Unix(path))) => {
-            problems.check(&at.place, path.parent().map_or(Ok(()), |path| preflight.folder(path)));
+            problems.check(&at.place, path.parent().map_or(Ok(()), |path| preflight.directory(path)));
         }
         (_, AdminPlace::Usual | AdminPlace::Nowhere) | (None, AdminPlace::At(_)) => {}
     }
@@ -65,7 +65,7 @@ pub(super) fn absent(raw: &Raw, config: &Config, preflight: &dyn Preflight, prob
 
 /// A directory that is created if it does not exist.
 fn writable(preflight: &dyn Preflight, path: &Path) -> Result<(), Fault> {
-    path.ancestors().find(|path| path.exists()).map_or(Ok(()), |path| preflight.folder(path))
+    path.ancestors().find(|path| path.exists()).map_or(Ok(()), |path| preflight.directory(path))
 }
 
 /// RAM disks larger than the memory: as they fill up, the kernel kills the daemon.

@@ -47,8 +47,8 @@ impl config::Preflight for ThisMachine {
         interface(name)
     }
 
-    fn folder(&self, path: &Path) -> Result<(), Fault> {
-        folder(path)
+    fn directory(&self, path: &Path) -> Result<(), Fault> {
+        directory(path)
     }
 }
 
@@ -158,7 +158,7 @@ fn interface(name: &str) -> Result<(), Fault> {
 }
 
 /// A directory in which files are created.
-fn folder(path: &Path) -> Result<(), Fault> {
+fn directory(path: &Path) -> Result<(), Fault> {
     let shown = path.display();
     match path.metadata() {
         Err(error) => Err(Fault::new(format!("{shown}: {error}"), format!("create it: mkdir -p {shown}"))),

@@ -42,14 +42,14 @@ struct Sample {
 type Way<'a> = (&'a str, Box<dyn Fn(&str) -> Sample + 'a>);
 
 fn main() -> ExitCode {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let images = images(&folder);
-    let exports = exports(&folder);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let images = images(&directory);
+    let exports = exports(&directory);
     if images && exports { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Whether the goals for images on Ceph are reached.
-fn images(folder: &TempDir) -> bool {
+fn images(directory: &TempDir) -> bool {
     let ceph = Ceph::start();
     let conf = ceph.conf();
     // As with the daemon, whatever else is configured for librbd.
@@ -59,9 +59,9 @@ fn images(folder: &TempDir) -> bool {
         ceph.create(image, BYTES);
         fill(&["--ioengine=rbd", "--clientname=admin", &pool(), &format!("--rbdname={image}")], &conf);
     }
-    let [one, other] = [("a", 1), ("b", 2)].map(|(name, group)| gateway(&conf, folder, name, group));
+    let [one, other] = [("a", 1), ("b", 2)].map(|(name, group)| gateway(&conf, directory, name, group));
     let urls = [&one, &other].map(|gateway| gateway.lun(0).to_string());
-    let tgt = Tgt::start(folder, &conf);
+    let tgt = Tgt::start(directory, &conf);
     let fio = ["--ioengine=rbd", "--clientname=admin", &pool(), "--rbdname=local"];
     let local = format!("rbd:{POOL}/local,conf={conf}");
     let ways: [Way<'_>; 5] = [
@@ -84,8 +84,8 @@ fn images(folder: &TempDir) -> bool {
 }
 
 /// Whether the goal for exports of NBD servers is reached.
-fn exports(folder: &TempDir) -> bool {
-    let image = folder.path().join("image");
+fn exports(directory: &TempDir) -> bool {
+    let image = directory.path().join("image");
     File::create(&image).and_then(|file| file.set_len(BYTES)).expect("an image");
     // fio and the daemon use it in turn, each with a connection.
     let server = NbdServer::qemu(&image, &["--shared=3"]);
@@ -166,8 +166,8 @@ fn by_fio(pattern: &str, engine: &[&str], conf: &str) -> Sample {
 fn by_us(pattern: &str, targets: &[&str], depth: &str, pids: &[u32]) -> Sample {
     let of_targets = || pids.iter().map(|pid| cpu::process(*pid).expect("it runs").sum()).sum::<f64>();
     let used = || if pids.is_empty() { seconds_of_children() } else { of_targets() };
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = folder.path().join("result");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("result");
     let mut load = Daemon::command();
     load.arg("bench").args(targets).args(["--rw", pattern, "--iodepth", depth, "--runtime", SECONDS]);
     load.args(["--bs", "4K", "--ramp", "0", "--yes"]).arg(format!("--json={}", file.display()));
@@ -194,14 +194,14 @@ fn number(value: &Value) -> f64 {
 }
 
 /// A gateway that is the only one of its image.
-fn gateway(conf: &str, folder: &TempDir, name: &str, group: u16) -> Daemon {
+fn gateway(conf: &str, directory: &TempDir, name: &str, group: u16) -> Daemon {
     let text = format!(
         "admin = \"none\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\n\
          [[portal]]\nlisten = \"127.0.0.1:0\"\ngroup = {group}\n\
          [[lun]]\nname = \"{name}\"\nrbd = \"{POOL}/{name}\"\nconf = \"{conf}\"\naccess = \"one\"\n\
          [[target]]\nname = \"iqn.2026-11.io.lunette:{name}\"\n"
     );
-    let file = folder.path().join(format!("{name}.toml"));
+    let file = directory.path().join(format!("{name}.toml"));
     fs::write(&file, text).expect("a file");
     let daemon = Daemon::serve_file(&file);
     wait_until("it is active", || daemon.log().contains("this gateway is active"));
@@ -215,12 +215,12 @@ struct Tgt {
 }
 
 impl Tgt {
-    fn start(folder: &TempDir, conf: &str) -> Tgt {
+    fn start(directory: &TempDir, conf: &str) -> Tgt {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let portal = listener.local_addr().expect("its address");
         drop(listener);
-        let socket = folder.path().join("tgt");
-        let log = File::create(folder.path().join("tgt.log")).expect("a file");
+        let socket = directory.path().join("tgt");
+        let log = File::create(directory.path().join("tgt.log")).expect("a file");
         let mut tgtd = tool("tgtd");
         tgtd.args(["-f", "--iscsi", &format!("portal={portal}")]).env("TGT_IPC_SOCKET", &socket);
         let tgt = Tgt { child: spawn(&mut tgtd, &log), url: format!("iscsi://{portal}/{TGT_TARGET}/1") };

@@ -9,22 +9,22 @@ use std::path::{Path, PathBuf};
 
 /// The variable with the place, if nothing else names one.
 pub(crate) const VARIABLE: &str = "LUNETTE_ADMIN";
-/// The socket of the system's daemon, and its folder.
-pub(crate) const FOLDER: &str = "/run/lunette";
+/// The socket of the system's daemon, and its directory.
+pub(crate) const DIRECTORY: &str = "/run/lunette";
 const SOCKET: &str = "lunette.sock";
 
 /// The default place: the system's for root, a user's own for users.
 pub(crate) fn usual() -> Option<PathBuf> {
     if geteuid().is_root() {
-        return Some(Path::new(FOLDER).join(SOCKET));
+        return Some(Path::new(DIRECTORY).join(SOCKET));
     }
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty())?;
-    Some(PathBuf::from(folder).join(SOCKET))
+    let directory = std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty())?;
+    Some(PathBuf::from(directory).join(SOCKET))
 }
 
 /// Where commands connect: the system's daemon may admit a user who has none.
 pub(crate) fn to_ask() -> Option<PathBuf> {
-    let system = || Some(Path::new(FOLDER).join(SOCKET)).filter(|path| path.exists());
+    let system = || Some(Path::new(DIRECTORY).join(SOCKET)).filter(|path| path.exists());
     usual().filter(|path| path.exists()).or_else(system).or_else(usual)
 }
 
@@ -57,11 +57,11 @@ fn open_place(place: &AdminPlace) -> Result<Option<Listener>, BindError> {
             let Some(path) = usual() else {
                 return without("XDG_RUNTIME_DIR is not set; name a place with --admin");
             };
-            if path.starts_with(FOLDER) {
+            if path.starts_with(DIRECTORY) {
                 // If it cannot be created, opening the socket reports that. The socket's mode applies,
                 // whatever the umask.
-                if DirBuilder::new().create(FOLDER).is_ok() {
-                    let _ = std::fs::set_permissions(FOLDER, Permissions::from_mode(0o755));
+                if DirBuilder::new().create(DIRECTORY).is_ok() {
+                    let _ = std::fs::set_permissions(DIRECTORY, Permissions::from_mode(0o755));
                 }
             }
             match Listener::bind(&AdminAddress::Unix(path)) {

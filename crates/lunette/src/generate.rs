@@ -28,9 +28,9 @@ fn write(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(&manual)?;
     clap_mangen::generate_to(Arguments::command(), &manual)?;
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-        let folder = directory.join(shell.to_string());
-        fs::create_dir_all(&folder)?;
-        clap_complete::generate_to(shell, &mut Arguments::command(), "lunette", folder)?;
+        let scripts = directory.join(shell.to_string());
+        fs::create_dir_all(&scripts)?;
+        clap_complete::generate_to(shell, &mut Arguments::command(), "lunette", scripts)?;
     }
     Ok(())
 }

@@ -22,8 +22,8 @@ pub(crate) struct User {
     gid: Gid,
     /// A state directory that did not exist before is created for the user.
     had_state: bool,
-    /// The same for the folder of the admin socket.
-    had_folder: bool,
+    /// The same for the directory of the admin socket.
+    had_directory: bool,
 }
 
 impl User {
@@ -38,7 +38,7 @@ impl User {
         let found =
             found.ok_or_else(|| fault(&"there is no such user; create one with adduser --system --group"))?;
         set_no_new_privs(true).map_err(|error| fault(&error))?;
-        Ok(User { name: name.into(), uid: found.uid, gid: found.gid, had_state: true, had_folder: true })
+        Ok(User { name: name.into(), uid: found.uid, gid: found.gid, had_state: true, had_directory: true })
     }
 
     /// The name.
@@ -49,7 +49,7 @@ impl User {
     /// Records what exists before the daemon creates anything.
     pub(crate) fn note_existing(&mut self, config: &Config) {
         self.had_state = config.state_dir.as_deref().is_none_or(Path::exists);
-        self.had_folder = Path::new(admin_address::FOLDER).exists();
+        self.had_directory = Path::new(admin_address::DIRECTORY).exists();
     }
 
     /// Becomes the user: once everything that root had to open is open, and before any serving thread starts.
@@ -70,18 +70,18 @@ impl User {
         Ok(())
     }
 
-    /// Gives the user the admin socket, and its folder if it was created for that. Root can use it in any
+    /// Gives the user the admin socket, and its directory if it was created for that. Root can use it in any
     /// case.
     fn give(&self, admin: &Listener) {
         if let Err(error) = admin.give_to(self.uid.as_raw()) {
             tracing::warn!("{error}");
         }
-        if !self.had_folder
+        if !self.had_directory
             && let Err(error) =
-                lchown(admin_address::FOLDER, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
+                lchown(admin_address::DIRECTORY, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, "{} cannot be given to {} (--user)", admin_address::FOLDER, self.name);
+            tracing::warn!(%error, "{} cannot be given to {} (--user)", admin_address::DIRECTORY, self.name);
         }
     }
 

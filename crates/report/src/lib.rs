@@ -18,7 +18,7 @@ pub use plan::{
     Target, Transport, builtin,
 };
 pub use processes::ProcessTestbed;
-pub use raw::{Folder, Header, Outcome, Record};
+pub use raw::{Header, Outcome, RawDirectory, Record};
 pub use session::{Done, Position, Progress, Request, make};
 pub use statistics::Summary;
 pub use testbed::{Fact, Measured, Testbed};

@@ -53,19 +53,19 @@ pub struct Header {
 
 /// The directory `raw`.
 #[derive(Debug)]
-pub struct Folder {
+pub struct RawDirectory {
     path: PathBuf,
 }
 
-impl Folder {
+impl RawDirectory {
     /// Creates the directory inside the report's, if missing.
     ///
     /// # Errors
     /// When it cannot be created.
-    pub fn open(report: &Path) -> io::Result<Folder> {
+    pub fn open(report: &Path) -> io::Result<RawDirectory> {
         let path = report.join("raw");
         fs::create_dir_all(&path)?;
-        Ok(Folder { path })
+        Ok(RawDirectory { path })
     }
 
     /// Facts common to all runs; `None`: nothing was measured yet.
@@ -155,32 +155,32 @@ mod tests {
     #[test]
     fn runs_are_found_again() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = Folder::open(directory.path()).unwrap();
-        assert_eq!(folder.header().unwrap(), None);
+        let raw = RawDirectory::open(directory.path()).unwrap();
+        assert_eq!(raw.header().unwrap(), None);
         let header = Header { plan: "plan".into(), started: "now".into(), commands: vec![], facts: vec![] };
-        folder.set_header(&header).unwrap();
-        assert_eq!(folder.header().unwrap(), Some(header));
-        folder.add(&record(1, 0)).unwrap();
-        folder.add(&record(2, 7)).unwrap();
-        let records = Folder::open(directory.path()).unwrap().records("plan").unwrap();
+        raw.set_header(&header).unwrap();
+        assert_eq!(raw.header().unwrap(), Some(header));
+        raw.add(&record(1, 0)).unwrap();
+        raw.add(&record(2, 7)).unwrap();
+        let records = RawDirectory::open(directory.path()).unwrap().records("plan").unwrap();
         assert_eq!(records.into_values().collect::<Vec<_>>(), [record(1, 0), record(2, 7)]);
-        assert!(folder.records("another plan").unwrap().is_empty());
+        assert!(raw.records("another plan").unwrap().is_empty());
     }
 
     #[test]
     fn a_torn_file_is_as_if_it_were_not_there() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = Folder::open(directory.path()).unwrap();
-        folder.add(&record(1, 0)).unwrap();
-        folder.add(&record(1, 1)).unwrap();
-        let torn = folder.path.join("001-00001.json");
+        let raw = RawDirectory::open(directory.path()).unwrap();
+        raw.add(&record(1, 0)).unwrap();
+        raw.add(&record(1, 1)).unwrap();
+        let torn = raw.path.join("001-00001.json");
         let text = fs::read(&torn).unwrap();
         for length in 0..text.len() - 1 {
             fs::write(&torn, &text[..length]).unwrap();
-            let found: Vec<(u32, usize)> = folder.records("plan").unwrap().into_keys().collect();
+            let found: Vec<(u32, usize)> = raw.records("plan").unwrap().into_keys().collect();
             assert_eq!(found, [(1, 0)], "{length} bytes are left");
         }
         fs::write(&torn, b"\xff\x00").unwrap();
-        assert_eq!(folder.records("plan").unwrap().len(), 1);
+        assert_eq!(raw.records("plan").unwrap().len(), 1);
     }
 }

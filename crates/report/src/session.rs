@@ -2,7 +2,7 @@
 
 use super::matrix::{self, Row};
 use super::plan::Plan;
-use super::raw::{Folder, Header, Outcome, Record};
+use super::raw::{Header, Outcome, RawDirectory, Record};
 use super::testbed::{Fact, Testbed};
 use super::{Report, facts, output};
 use bench::result::Sample;
@@ -78,15 +78,15 @@ pub fn make(
 ) -> Result<Done, Vec<String>> {
     let rows = matrix::rows(plan);
     refuse_overwriting(&rows)?;
-    let folder = Folder::open(&request.directory).map_err(|error| unusable(request, &error))?;
+    let raw = RawDirectory::open(&request.directory).map_err(|error| unusable(request, &error))?;
     let digest = digest(plan);
-    let old = header(&folder, request, &digest)?;
+    let old = header(&raw, request, &digest)?;
     let mut facts = facts::machine();
     facts.extend(testbed.prepare(&rows)?);
     let header =
-        keep_header(&folder, request, &digest, old, facts).map_err(|error| unusable(request, &error))?;
-    let records = folder.records(&digest).map_err(|error| unusable(request, &error))?;
-    let mut work = Work { plan, request, rows, folder, digest, header, records };
+        keep_header(&raw, request, &digest, old, facts).map_err(|error| unusable(request, &error))?;
+    let records = raw.records(&digest).map_err(|error| unusable(request, &error))?;
+    let mut work = Work { plan, request, rows, raw, digest, header, records };
     work.run(testbed, progress).map_err(|error| unusable(request, &error))?;
     work.publish().map_err(|error| unusable(request, &error))?;
     Ok(work.done())
@@ -97,7 +97,7 @@ struct Work<'a> {
     plan: &'a Plan,
     request: &'a Request,
     rows: Vec<Row>,
-    folder: Folder,
+    raw: RawDirectory,
     digest: String,
     header: Header,
     records: BTreeMap<(u32, usize), Record>,
@@ -125,7 +125,7 @@ impl Work<'_> {
             }
             let record = self.record(repetition, &row, measured);
             progress.ends(&row, &record.outcome);
-            self.folder.add(&record)?;
+            self.raw.add(&record)?;
             self.records.insert((repetition, index), record);
             let is_last = missing.get(number + 1).is_none_or(|(next, _)| *next != repetition);
             if is_last {
@@ -178,8 +178,8 @@ impl Work<'_> {
 }
 
 /// The header left by an earlier run of the same plan; refused unless it is to be continued.
-fn header(folder: &Folder, request: &Request, digest: &str) -> Result<Option<Header>, Vec<String>> {
-    let old = folder.header().map_err(|error| unusable(request, &error))?;
+fn header(raw: &RawDirectory, request: &Request, digest: &str) -> Result<Option<Header>, Vec<String>> {
+    let old = raw.header().map_err(|error| unusable(request, &error))?;
     let directory = request.directory.display();
     match old {
         Some(old) if old.plan != digest => Err(vec![format!(
@@ -193,7 +193,7 @@ fn header(folder: &Folder, request: &Request, digest: &str) -> Result<Option<Hea
 }
 
 fn keep_header(
-    folder: &Folder,
+    raw: &RawDirectory,
     request: &Request,
     digest: &str,
     old: Option<Header>,
@@ -204,7 +204,7 @@ fn keep_header(
         old.map_or_else(|| (started(), Vec::new()), |old| (old.started, old.commands));
     commands.push(redact_all(&request.command));
     let header = Header { plan: digest.into(), started, commands, facts };
-    folder.set_header(&header)?;
+    raw.set_header(&header)?;
     Ok(header)
 }
 

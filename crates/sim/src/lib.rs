@@ -10,9 +10,9 @@
 mod ata;
 mod attention;
 mod device;
+mod directory;
 mod disk;
 mod ethernet;
-mod folder;
 mod gateways;
 mod initiator;
 pub mod kernel;

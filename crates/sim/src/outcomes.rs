@@ -1,9 +1,9 @@
 //! The same script has the same SCSI outcome over every transport.
 
 use crate::ata;
+use crate::directory::Directory;
 use crate::disk::Faults;
 use crate::ethernet::{Ethernet, Hazards, Queue, Segment};
-use crate::folder::Folder;
 use crate::initiator::carrier::Carrier;
 use crate::initiator::link::Link;
 use crate::initiator::{Protocol, SRP_GUID};
@@ -225,13 +225,13 @@ impl Stage {
         let listener = net.borrow_mut().listen(config.portals[0].listen);
         let kernel = |core, waker| Kernel::new(core, net.clone(), 128 << 20, Some(waker), 0);
         let store: Arc<dyn Backend<Kernel>> = store::open_ram(1 << 20).unwrap();
-        let folder = Folder::new(Rng::with_seed(0), 0);
+        let directory = Directory::new(Rng::with_seed(0), 0);
         let stores = vec![(store, Arc::default())];
         let lines = |setup: &Setup<'_>, cores| {
             let opened = net.borrow_mut().ethernet.as_mut().map(|ethernet| ethernet.open(MAC, setup, cores));
             Ok(opened.unwrap_or_default())
         };
-        let cores = Cores::new(config, stores, vec![listener], Box::new(folder), lines, kernel).unwrap();
+        let cores = Cores::new(config, stores, vec![listener], Box::new(directory), lines, kernel).unwrap();
         let kernel = Kernel::new(HOST, net.clone(), 64 << 20, None, 0);
         let wait = Some(Wait::No);
         let end = match protocol {

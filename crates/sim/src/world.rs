@@ -15,9 +15,9 @@ pub use worlds::Worlds;
 use crate::ata::{self, Ata};
 use crate::attention::Attentions;
 use crate::device::Device;
+use crate::directory::Directory;
 use crate::disk::{Disk, Faults, Loss};
 use crate::ethernet::{self, Ethernet, Hazards};
-use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol};
 use crate::kernel::Kernel;
 use crate::limits::Meter;
@@ -140,7 +140,7 @@ fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Counted
 fn start(
     plan: &Plan,
     net: &Shared,
-    folder: &Folder,
+    directory: &Directory,
     back: Option<(&Back, Opening)>,
     disks: Vec<Disk>,
     lives: u32,
@@ -160,8 +160,8 @@ fn start(
         let opened = net.borrow_mut().ethernet.as_mut().map(|ethernet| ethernet.open(MAC, setup, cores));
         Ok(opened.unwrap_or_default())
     };
-    let cores =
-        Cores::new(config, stores, listeners, Box::new(folder.clone()), lines, kernel).expect("descriptors");
+    let cores = Cores::new(config, stores, listeners, Box::new(directory.clone()), lines, kernel)
+        .expect("descriptors");
     Daemon::new(cores, plan.cores, 0, plan.cores + plan.initiators.len())
 }
 
@@ -202,7 +202,7 @@ struct World {
     net: Shared,
     registers: Rc<RefCell<Registers>>,
     reservations: Rc<RefCell<Vec<Reservations>>>,
-    folder: Folder,
+    directory: Directory,
     /// The target.
     front: Daemon,
     /// The daemon that serves the target's units, if they are another daemon's.
@@ -406,17 +406,17 @@ impl Play for World {
 
 impl World {
     fn new(plan: Plan, cuts: &Cuts, net: Shared) -> World {
-        let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
+        let directory = Directory::new(net.borrow_mut().rng.fork(), plan.directory_fails);
         let back = plan.chain.clone().map(|chain| Back::new(&plan, chain, &net));
         let opened = back.as_ref().map(|back| {
             // There are no sessions to wait for: there was no target before.
-            let mut opening = back.opens(&plan, &folder);
+            let mut opening = back.opens(&plan, &directory);
             while !opening.is_done() {
                 opening.turn();
             }
             (back, opening)
         });
-        let front = start(&plan, &net, &folder, opened, Vec::new(), 0);
+        let front = start(&plan, &net, &directory, opened, Vec::new(), 0);
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
         let can_fail = plan.faults.can_fail();
         let may_lose = plan.crashes > 0 || can_fail || plan.chain.is_some();
@@ -462,7 +462,7 @@ impl World {
             net,
             registers,
             reservations,
-            folder,
+            directory,
             front,
             back,
             opening: None,
@@ -499,7 +499,7 @@ impl World {
             self.registers.borrow_mut().crash(now, loses_power && self.back.is_none());
             self.atas.iter_mut().for_each(|ata| ata.restarted(now));
             self.reservations.borrow_mut().iter_mut().for_each(Reservations::restarted);
-            self.folder.crash(loses_power);
+            self.directory.crash(loses_power);
             loses_power
         };
         let disks = match &mut self.back {
@@ -512,7 +512,7 @@ impl World {
         self.check_losses()?;
         self.open()?;
         let opened = self.back.as_ref().zip(self.opening.take());
-        self.front = start(&self.plan, &self.net, &self.folder, opened, disks, lives);
+        self.front = start(&self.plan, &self.net, &self.directory, opened, disks, lives);
         self.back.iter_mut().for_each(Back::caller_lives);
         self.wake_all();
         Ok(())
@@ -521,7 +521,7 @@ impl World {
     /// The target, which is dead, opens the second daemon's units that it has.
     fn open(&mut self) -> Result<(), String> {
         let Some(back) = &self.back else { return Ok(()) };
-        let opening = self.opening.insert(back.opens(&self.plan, &self.folder));
+        let opening = self.opening.insert(back.opens(&self.plan, &self.directory));
         let host = opening.host;
         let until = {
             let net = &mut *self.net.borrow_mut();
@@ -554,10 +554,10 @@ impl World {
             let dies = life <= self.plan.crashes && self.net.borrow_mut().rng.bool();
             if dies {
                 // In the middle of saving something, if it saves that much.
-                self.folder.dies_after(self.net.borrow_mut().rng.u32(1..40));
+                self.directory.dies_after(self.net.borrow_mut().rng.u32(1..40));
             }
             self.run_until(until, |world| {
-                world.has_done(u64::from(life) * EFFORT_MAX) || dies && world.folder.has_died()
+                world.has_done(u64::from(life) * EFFORT_MAX) || dies && world.directory.has_died()
             })?;
             if life <= self.plan.crashes {
                 self.crash(life)?;
@@ -567,7 +567,7 @@ impl World {
         self.net.borrow_mut().faults = Faults::NONE;
         self.net.borrow_mut().ethernet.iter_mut().for_each(|ethernet| ethernet.hazards = Hazards::NONE);
         self.rogue.iter_mut().for_each(Rogue::slow_down);
-        self.folder.heal();
+        self.directory.heal();
         self.back.iter_mut().for_each(|back| back.heal(&self.plan));
         self.aim(Aim::Settle, "what was begun ends", |world| {
             let is_settled = world.guest.iter().all(Guest::is_settled);

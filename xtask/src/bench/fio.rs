@@ -15,8 +15,8 @@ const FILE_MIB: usize = 256;
 
 /// Measures both files, alternating fio and ours.
 pub(super) fn measure(figures: &mut Figures) -> Result {
-    let folders = [PathBuf::from("/dev/shm"), root().join(Part::Datapath.output())];
-    for ((place, name), directory) in FILES.into_iter().zip(folders) {
+    let directories = [PathBuf::from("/dev/shm"), root().join(Part::Datapath.output())];
+    for ((place, name), directory) in FILES.into_iter().zip(directories) {
         println!("measuring: a file on {place}, read by fio and by lunette bench");
         let file = filled(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());

@@ -17,19 +17,26 @@ type Module = Vec<String>;
 
 /// The cycles among these files, by name and text, that are too large.
 pub(super) fn too_large(texts: &[(&str, String)]) -> Vec<String> {
-    let is_stricter = |folder: &str| STRICTER.iter().any(|(other, _)| *other == folder);
-    let sources: BTreeSet<&str> = texts.iter().filter_map(|(name, _)| source_folder(name)).collect();
-    let others = sources.into_iter().filter(|folder| !is_stricter(folder)).map(|folder| (folder, CIRCLE_MAX));
-    STRICTER.into_iter().chain(others).flat_map(|(folder, most)| too_large_in(texts, folder, most)).collect()
+    let is_stricter = |directory: &str| STRICTER.iter().any(|(other, _)| *other == directory);
+    let sources: BTreeSet<&str> = texts.iter().filter_map(|(name, _)| source_directory(name)).collect();
+    let others = sources
+        .into_iter()
+        .filter(|directory| !is_stricter(directory))
+        .map(|directory| (directory, CIRCLE_MAX));
+    STRICTER
+        .into_iter()
+        .chain(others)
+        .flat_map(|(directory, most)| too_large_in(texts, directory, most))
+        .collect()
 }
 
 /// The source directory of a file's crate.
-fn source_folder(name: &str) -> Option<&str> {
+fn source_directory(name: &str) -> Option<&str> {
     name.find("/src/").and_then(|at| name.get(..at + "/src".len()))
 }
 
-fn too_large_in(texts: &[(&str, String)], folder: &str, most: usize) -> Vec<String> {
-    let source = folder.split_inclusive("/src").next().unwrap_or(folder);
+fn too_large_in(texts: &[(&str, String)], directory: &str, most: usize) -> Vec<String> {
+    let source = directory.split_inclusive("/src").next().unwrap_or(directory);
     let modules: BTreeMap<Module, (&str, &str)> = texts
         .iter()
         .filter_map(|(name, text)| Some((module(name.strip_prefix(source)?)?, (*name, text.as_str()))))
@@ -41,13 +48,15 @@ fn too_large_in(texts: &[(&str, String)], folder: &str, most: usize) -> Vec<Stri
     let circle = |name: &&str| -> Vec<&str> {
         let back = reached[*name].iter().filter(|other| reached[**other].contains(*name));
         back.copied()
-            .filter(|other| other.starts_with(&format!("{folder}/")) || *other == format!("{folder}.rs"))
+            .filter(|other| {
+                other.starts_with(&format!("{directory}/")) || *other == format!("{directory}.rs")
+            })
             .collect()
     };
     let circles: BTreeSet<Vec<&str>> =
         imports.keys().map(circle).filter(|circle| circle.len() > most).collect();
     let described = |circle: Vec<&str>| {
-        format!("{folder}: {} files import each other in a circle: {}", circle.len(), circle.join(", "))
+        format!("{directory}: {} files import each other in a circle: {}", circle.len(), circle.join(", "))
     };
     circles.into_iter().map(described).collect()
 }
@@ -214,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_has_the_circles_of_its_own_files() {
+    fn a_directory_has_the_circles_of_its_own_files() {
         let texts = [
             ("crates/a/src/a.rs", "use crate::b::c::C;".to_owned()),
             ("crates/a/src/b/c.rs", "use crate::a::A;".to_owned()),

@@ -20,8 +20,8 @@ pub(super) fn broken(pages: &[(&str, String)], tracked: &[&str]) -> Vec<String> 
 fn missing(name: &str, link: &str, pages: &[(&str, String)], tracked: &[&str]) -> Option<String> {
     let (path, heading) = link.split_once('#').map_or((link, None), |(path, heading)| (path, Some(heading)));
     let path = if path.is_empty() { name.to_owned() } else { resolved(name, path) };
-    let folder = format!("{path}/");
-    if !tracked.iter().any(|file| *file == path || file.starts_with(&folder)) {
+    let directory = format!("{path}/");
+    if !tracked.iter().any(|file| *file == path || file.starts_with(&directory)) {
         return Some(format!("file {path}"));
     }
     let (_, text) = pages.iter().find(|(page, _)| *page == path)?;

@@ -35,14 +35,14 @@ impl Daemon {
 
     /// The one with which a scenario starts, with a file that outlives it; medium and log are in this
     /// directory.
-    pub(super) fn of(scenario: &Scenario, program: &Path, folder: &Path) -> Self {
-        let medium = folder.join("medium").display().to_string();
+    pub(super) fn of(scenario: &Scenario, program: &Path, directory: &Path) -> Self {
+        let medium = directory.join("medium").display().to_string();
         let lun = format!("file:{medium},size={MEDIUM_BYTES}{}", scenario.lun);
         let program = program.display().to_string();
         let mut line = vec![program, "serve".into(), "--listen".into(), "192.0.2.1:3260".into()];
         line.extend(["--lun".into(), lun]);
         line.extend(scenario.serve.iter().map(ToString::to_string));
-        Self::new(line, folder.join("daemon.log"))
+        Self::new(line, directory.join("daemon.log"))
     }
 
     /// Starts it, and waits until it serves.

@@ -33,7 +33,7 @@ pub(super) struct Gateways {
 
 impl Gateways {
     /// Starts them; they log to this directory.
-    pub(super) fn serve(program: &Path, folder: &Path) -> Result<Self> {
+    pub(super) fn serve(program: &Path, directory: &Path) -> Result<Self> {
         // The names of network namespaces are stored there; these are only this scenario's.
         succeed(administration("mount").args(["-t", "tmpfs", "tmpfs", "/run"]))?;
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| error.to_string())?;
@@ -42,12 +42,12 @@ impl Gateways {
         ip(&format!("route add blackhole {RANGE}"))?;
         let ceph = Ceph::persistent_at(CLUSTER);
         ceph.create(IMAGE, IMAGE_BYTES);
-        let mut gateways = Self { gateways: NAMES.map(|name| daemon(program, folder, name)), ceph };
+        let mut gateways = Self { gateways: NAMES.map(|name| daemon(program, directory, name)), ceph };
         for (gateway, number) in (1..).zip(NAMES) {
             link_up(number, gateway)?;
             let text = configuration(number, gateway, &gateways.ceph.conf());
-            let fault = |error: io::Error| format!("{}: {error}", folder.display());
-            fs::write(folder.join(format!("{number}.toml")), text).map_err(fault)?;
+            let fault = |error: io::Error| format!("{}: {error}", directory.display());
+            fs::write(directory.join(format!("{number}.toml")), text).map_err(fault)?;
         }
         gateways.gateways.iter_mut().try_for_each(Daemon::serve)?;
         Ok(gateways)
@@ -115,11 +115,11 @@ fn ip(line: &str) -> Result {
     succeed(administration("ip").args(line.split(' ')))
 }
 
-fn daemon(program: &Path, folder: &Path, name: &str) -> Daemon {
-    let file = folder.join(format!("{name}.toml")).display().to_string();
+fn daemon(program: &Path, directory: &Path, name: &str) -> Daemon {
+    let file = directory.join(format!("{name}.toml")).display().to_string();
     let program = program.display().to_string();
     let line = ["ip", "netns", "exec", name, &program, "serve", "--config", &file];
-    Daemon::new(line.map(String::from).to_vec(), folder.join(format!("{name}.log")))
+    Daemon::new(line.map(String::from).to_vec(), directory.join(format!("{name}.log")))
 }
 
 /// As in docs/cluster.md.

@@ -34,12 +34,12 @@ pub(super) trait Host {
 }
 
 /// Boots the guest, lets it run the scenario, prints its output, and has the host carry out its requests.
-pub(super) fn run(scenario: &Scenario, program: &Path, folder: &Path, host: &mut dyn Host) -> Result {
-    let fault = |error: io::Error| format!("{}: {error}", folder.display());
-    let initrd = initrd(scenario, program, folder).map_err(fault)?;
-    let capture = scenario.is_captured.then(|| capture(folder));
+pub(super) fn run(scenario: &Scenario, program: &Path, directory: &Path, host: &mut dyn Host) -> Result {
+    let fault = |error: io::Error| format!("{}: {error}", directory.display());
+    let initrd = initrd(scenario, program, directory).map_err(fault)?;
+    let capture = scenario.is_captured.then(|| capture(directory));
     let guest = Guest::boot(initrd.path(), capture.as_deref())?;
-    let mut log = File::create(folder.join("guest.log")).map_err(fault)?;
+    let mut log = File::create(directory.join("guest.log")).map_err(fault)?;
     let deadline = Instant::now() + START + scenario.limit;
     let mut last = VecDeque::new();
     loop {
@@ -69,8 +69,8 @@ pub(super) fn run(scenario: &Scenario, program: &Path, folder: &Path, host: &mut
 }
 
 /// The file for a scenario's captured traffic.
-pub(super) fn capture(folder: &Path) -> PathBuf {
-    folder.join("capture.pcap")
+pub(super) fn capture(directory: &Path) -> PathBuf {
+    directory.join("capture.pcap")
 }
 
 /// A message of the guest to us, not to the reader.
@@ -100,8 +100,8 @@ fn after(reason: &str, last: &VecDeque<String>) -> String {
 }
 
 /// The shared root, with this scenario's script appended: the kernel unpacks one archive over the other.
-fn initrd(scenario: &Scenario, program: &Path, folder: &Path) -> io::Result<NamedTempFile> {
-    let scripts = folder.join("scripts");
+fn initrd(scenario: &Scenario, program: &Path, directory: &Path) -> io::Result<NamedTempFile> {
+    let scripts = directory.join("scripts");
     fs::create_dir_all(&scripts)?;
     rig::write_executable(&scripts.join("init"), INIT)?;
     fs::write(scripts.join("guest.sh"), LIBRARY)?;
@@ -109,7 +109,7 @@ fn initrd(scenario: &Scenario, program: &Path, folder: &Path) -> io::Result<Name
     fs::write(scripts.join("limit"), scenario.limit.as_secs().to_string())?;
     fs::write(scripts.join("mtu"), scenario.mtu.to_string())?;
     verbs::install_daemon(scenario, program, &scripts)?;
-    let mut initrd = NamedTempFile::new_in(folder)?;
+    let mut initrd = NamedTempFile::new_in(directory)?;
     io::copy(&mut File::open(rig::root_archive())?, &mut initrd)?;
     rig::archive(&scripts, initrd.as_file().try_clone()?).map_err(io::Error::other)?;
     Ok(initrd)

@@ -5,7 +5,7 @@ mod kernel;
 mod packages;
 mod root;
 
-use super::{folder, remove};
+use super::{directory, remove};
 use crate::command::{Result, describe};
 use crate::packages::with_lists;
 use packages::Packages;
@@ -16,21 +16,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The guest's directory of programs.
-pub(super) const PROGRAMS_FOLDER: &str = "sbin";
+pub(super) const PROGRAMS_DIRECTORY: &str = "sbin";
 
 /// The kernel, uncompressed: an emulated machine would take seconds to unpack it.
 pub(super) fn vmlinux() -> PathBuf {
-    folder().join("vmlinux")
+    directory().join("vmlinux")
 }
 
 /// The root file system, as an archive.
 pub(super) fn root_archive() -> PathBuf {
-    folder().join("root.cpio")
+    directory().join("root.cpio")
 }
 
 /// Makes kernel and root, unless they exist and are up to date.
 pub(super) fn ensure() -> Result {
-    let stamp = folder().join("recipe");
+    let stamp = directory().join("recipe");
     let last = fs::read_to_string(&stamp).unwrap_or_default();
     let chosen = with_lists(Packages::choose);
     let chosen = chosen.map_err(|reason| {
@@ -41,19 +41,19 @@ pub(super) fn ensure() -> Result {
     if last == recipe(&chosen) {
         return Ok(());
     }
-    println!("making the virtual machine, kept in {}", folder().display());
-    let build = folder().join("build");
-    let fault = |error: io::Error| format!("{}: {error}", folder().display());
+    println!("making the virtual machine, kept in {}", directory().display());
+    let build = directory().join("build");
+    let fault = |error: io::Error| format!("{}: {error}", directory().display());
     for path in [&build, &stamp] {
         remove(path).map_err(fault)?;
     }
     // A file that is no longer available is downloaded in the version of the new lists.
-    let packages_folder = folder().join("packages");
+    let packages_directory = directory().join("packages");
     let packages = with_lists(|| {
         let packages = Packages::choose()?;
-        packages.download(&packages_folder).map(|()| packages)
+        packages.download(&packages_directory).map(|()| packages)
     })?;
-    let unpacked = packages.unpack(&packages_folder, &build)?;
+    let unpacked = packages.unpack(&packages_directory, &build)?;
     kernel::uncompress(&unpacked, &vmlinux())?;
     kernel::build_siw(&unpacked)?;
     root::make(&unpacked, &build.join("root"), &root_archive())?;
@@ -67,13 +67,13 @@ fn recipe(packages: &Packages) -> String {
 }
 
 /// Writes the content of a directory to an archive in the kernel's format.
-pub(super) fn archive(folder: &Path, to: File) -> Result {
-    let fault = |error: io::Error| format!("{}: {error}", folder.display());
+pub(super) fn archive(directory: &Path, to: File) -> Result {
+    let fault = |error: io::Error| format!("{}: {error}", directory.display());
     let mut find = Command::new("find");
-    find.arg(".").current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped());
+    find.arg(".").current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut find = find.spawn().map_err(fault)?;
     let mut cpio = Command::new("cpio");
-    cpio.args(["--create", "--format=newc", "--owner=0:0", "--quiet"]).current_dir(folder).stdout(to);
+    cpio.args(["--create", "--format=newc", "--owner=0:0", "--quiet"]).current_dir(directory).stdout(to);
     let line = describe(&cpio);
     let status = cpio.stdin(find.stdout.take().map_or_else(Stdio::null, Stdio::from)).status();
     let found = find.wait().map_err(fault)?;

@@ -32,9 +32,9 @@ pub(super) fn install_daemon(scenario: &Scenario, program: &Path, below: &Path) 
     if !scenario.is_inside {
         return Ok(());
     }
-    let folder = below.join(rig::PROGRAMS_FOLDER);
-    std::fs::create_dir_all(&folder)?;
+    let directory = below.join(rig::PROGRAMS_DIRECTORY);
+    std::fs::create_dir_all(&directory)?;
     let mut strip = command("strip");
-    strip.arg("-o").arg(folder.join("lunette")).arg(program);
+    strip.arg("-o").arg(directory.join("lunette")).arg(program);
     succeed(&mut strip).map_err(io::Error::other)
 }

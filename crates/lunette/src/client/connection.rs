@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_accept_or_answer_is_waited_for_until_the_deadline() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let path = folder.path().join("admin.sock");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("admin.sock");
         let silent = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let silent = silent.expect("a socket");
         bind(&silent, &SocketAddrUnix::new(&path).expect("a path")).expect("a free place");
@@ -190,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_signal_that_is_handled_does_not_end_the_wait_for_room() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let path = folder.path().join("admin.sock");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("admin.sock");
         let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let full = full.expect("a socket");
         bind(&full, &SocketAddrUnix::new(&path).expect("a path")).expect("a free place");

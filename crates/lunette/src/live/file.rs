@@ -40,8 +40,10 @@ impl Replacement {
             return Err(io::Error::other("someone else has changed it meanwhile"));
         }
         fs::rename(&self.beside, &self.file)?;
-        let folder = self.file.parent().map(File::open).transpose();
-        if let Err(error) = folder.and_then(|folder| folder.map_or(Ok(()), |folder| folder.sync_all())) {
+        let directory = self.file.parent().map(File::open).transpose();
+        if let Err(error) =
+            directory.and_then(|directory| directory.map_or(Ok(()), |directory| directory.sync_all()))
+        {
             let file = self.file.display();
             tracing::warn!(
                 "{file} has been replaced, but a power failure may bring the old one back: {error}"
@@ -63,8 +65,8 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_as_it_is_or_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("file"), directory.path().join("link"));
         fs::write(&file, "old").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink("file", &link).unwrap();
@@ -75,6 +77,6 @@ mod tests {
         Replacement::prepare(&file, "newer").unwrap().commit("old").unwrap_err();
         drop(Replacement::prepare(&file, "newer").unwrap());
         assert_eq!(fs::read_to_string(&file).unwrap(), "new");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside it");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside it");
     }
 }

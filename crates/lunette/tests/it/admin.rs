@@ -13,10 +13,10 @@ use tempfile::TempDir;
 /// A core that always polls uses CPU time however short the run is.
 const BUSY: [&str; 6] = ["--lun", "ram:16M", "--cores", "0", "--poll", "always"];
 
-fn folder() -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let path = folder.path().join("admin.sock");
-    (folder, path)
+fn directory() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("admin.sock");
+    (directory, path)
 }
 
 fn daemon(admin: &str) -> Daemon {
@@ -43,7 +43,7 @@ fn measured(target: &str, admin: &str) -> Value {
 
 #[test]
 fn a_run_reports_the_target_s_cpu_and_threads_over_both_kinds_of_place() {
-    let (_folder, path) = folder();
+    let (_directory, path) = directory();
     for admin in [path.to_str().expect("a plain path"), "127.0.0.1:0"] {
         let daemon = daemon(admin);
         let place = place(&daemon);
@@ -63,9 +63,9 @@ fn a_run_reports_the_target_s_cpu_and_threads_over_both_kinds_of_place() {
 
 #[test]
 fn a_target_that_stops_answering_costs_only_its_cpu() {
-    let (_folder, path) = folder();
+    let (_directory, path) = directory();
     let daemon = daemon(path.to_str().expect("a plain path"));
-    let (_other, front) = folder();
+    let (_other, front) = directory();
     let listener = UnixListener::bind(&front).expect("a free place");
     let relay = std::thread::spawn({
         let path = path.clone();
@@ -94,7 +94,7 @@ fn relay(mut client: UnixStream, path: &Path) {
 
 #[test]
 fn a_socket_goes_at_an_orderly_end_and_a_dead_one_is_replaced() {
-    let (_folder, path) = folder();
+    let (_directory, path) = directory();
     let admin = path.to_str().expect("a plain path");
     daemon(admin).kill9();
     assert!(path.exists(), "nobody could remove it");

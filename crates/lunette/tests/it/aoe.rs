@@ -400,10 +400,10 @@ fn floods_cost_bounded_memory_and_keep_nobody_out() {
 fn it_needs_one_capability_and_says_so() {
     let network = Network::new(1500, 9);
     // Another user may not have access to the build directory.
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let program = folder.path().join("lunette");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = directory.path().join("lunette");
     std::fs::copy(Daemon::command().get_program(), &program).expect("a copy");
-    must(tool("chmod").args(["755"]).arg(folder.path()).arg(&program));
+    must(tool("chmod").args(["755"]).arg(directory.path()).arg(&program));
     let with = |capabilities: &str, arguments: &[&str]| {
         let mut command = tool("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--pdeathsig", "KILL"]);

@@ -66,8 +66,8 @@ fn a_run_ends_in_a_table() {
 
 #[test]
 fn json_and_csv_report_the_same_run() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let (json, csv) = (folder.path().join("r.json"), folder.path().join("r.csv"));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (json, csv) = (directory.path().join("r.json"), directory.path().join("r.csv"));
     let (to_json, to_csv) = (format!("--json={}", text(&json)), format!("--csv={}", text(&csv)));
     let output = output(&["ram:16M", "--rw", "randrw", "--rwmixread", "75", &to_json, &to_csv]);
     assert!(
@@ -108,11 +108,11 @@ fn written_blocks_are_read_back_also_where_nothing_else_reads() {
 
 #[test]
 fn a_result_that_cannot_be_written_is_refused_before_the_run_or_fails_after_it() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let nowhere = text(&folder.path().join("none/r.json")).to_owned();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let nowhere = text(&directory.path().join("none/r.json")).to_owned();
     for option in ["--json", "--csv"] {
         // It would write to the disk, had it started.
-        let disk = folder.path().join("disk");
+        let disk = directory.path().join("disk");
         let said = refusal(&[text(&disk), "--rw", "write", "--size", "1M", &format!("{option}={nowhere}")]);
         assert!(said.contains(&nowhere) && said.contains("could not be written there"), "{said}");
         assert!(!disk.exists(), "nothing was done");
@@ -129,8 +129,8 @@ fn a_result_that_cannot_be_written_is_refused_before_the_run_or_fails_after_it()
 
 #[test]
 fn a_run_that_fails_leaves_the_files_for_results_as_they_were() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let (old, new) = (folder.path().join("old.json"), folder.path().join("new.csv"));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (old, new) = (directory.path().join("old.json"), directory.path().join("new.csv"));
     std::fs::write(&old, "the last result, which was longer than nothing").expect("written");
     let (to_old, to_new) = (format!("--json={}", text(&old)), format!("--csv={}", text(&new)));
     refusal(&["/nonexistent", &to_old, &to_new]);
@@ -195,8 +195,8 @@ fn every_pattern_moves_what_it_says() {
 
 #[test]
 fn a_file_that_holds_data_is_not_written_without_yes() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let path = folder.path().join("disk");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("disk");
     let name = text(&path);
     let write = [name, "--rw", "randwrite"];
     assert!(refusal(&write).contains("--size creates a new file"));

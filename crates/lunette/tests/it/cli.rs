@@ -114,8 +114,8 @@ fn arguments_that_are_not_utf8_are_answered_with_one_line() {
 
 #[test]
 fn warnings_that_cannot_be_printed_change_nothing() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     let text =
         "[[portal]]\nlisten = '127.0.0.1:0'\n[[lun]]\nram = '64T'\n[[target]]\nname = 'iqn.2026-11.a:x'\n";
     std::fs::write(&file, text).expect("written");
@@ -127,8 +127,8 @@ fn warnings_that_cannot_be_printed_change_nothing() {
 
 #[test]
 fn ports_in_use_and_missing_rdma_devices_are_warned_of() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     let name = file.to_str().expect("its name");
     let taken = TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (address, _listener) = taken.expect("a port");
@@ -171,8 +171,8 @@ fn no_message_shows_a_secret() {
         "iscsi://127.0.0.1/iqn.2026-11.a:x/0?target_password=SECRET",
         "iscsi://127.0.0.1/iqn.2026-11.a:x/0?target_password=a&bSECRET",
     ];
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     for url in urls.map(|url| url.replace("SECRET", SECRET)) {
         let url = url.as_str();
         std::fs::write(&file, format!("[[lun]]\nurl = \"{url}\"\n")).expect("a file");
@@ -205,8 +205,8 @@ fn no_message_shows_a_secret() {
 #[test]
 fn a_url_in_the_place_of_a_path_is_refused_without_its_secret() {
     const URL: &str = "iscsi://user%Geheimnis@127.0.0.1/iqn.2026-11.a:x/0";
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     for kind in ["file", "block"] {
         let spec = format!("{kind}:{URL}");
         let target = "[[target]]\nname = \"iqn.2026-11.a:y\"\n";
@@ -227,12 +227,12 @@ fn a_url_in_the_place_of_a_path_is_refused_without_its_secret() {
 }
 
 #[test]
-fn a_url_in_the_place_of_a_folder_or_a_secret_is_refused_without_its_secret() {
+fn a_url_in_the_place_of_a_directory_or_a_secret_is_refused_without_its_secret() {
     const URL: &str = "iscsi://user%Geheimnis@127.0.0.1/iqn.2026-11.a:x/0";
     const DISK: &str = "[[lun]]\nram = \"1M\"\n[[target]]\nname = \"iqn.2026-11.a:y\"\n";
     const GROUP: &str = "[[target.group]]\nname = \"g\"\n[target.group.chap]\nuser = \"u\"\n";
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     let name = file.to_str().expect("its name");
     for text in [
         format!("state_dir = \"{URL}\"\n{DISK}"),
@@ -264,10 +264,10 @@ fn assert_is_no_path(arguments: &[&str]) {
 #[test]
 fn no_fault_of_a_files_syntax_shows_a_secret() {
     const URL: &str = "iscsi://user%Geheimnis@127.0.0.1/iqn.2026-11.a:x/0";
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     let name = file.to_str().expect("its name");
-    let output = folder.path().join("report");
+    let output = directory.path().join("report");
     let output = output.to_str().expect("its name");
     for line in [
         format!("url = {URL}"),
@@ -318,8 +318,8 @@ fn the_version_names_the_commit() {
 
 #[test]
 fn what_cannot_be_printed_is_a_failure() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("lunette.toml");
     std::fs::write(&file, "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n").expect("written");
     let check = ["check".as_ref(), file.as_os_str()];
     for arguments in

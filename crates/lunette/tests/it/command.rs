@@ -10,16 +10,16 @@ use std::process::Stdio;
 use std::time::Duration;
 use wire::scsi::command::{ReadCapacity10, ReadCapacity16, ReportLuns};
 
-fn check(folder: &Path, text: &str) -> Outcome {
-    std::fs::write(folder.join("lunette.toml"), text).expect("written");
-    run(Daemon::command().current_dir(folder).args(["check", "lunette.toml"]), Duration::from_secs(30))
+fn check(directory: &Path, text: &str) -> Outcome {
+    std::fs::write(directory.join("lunette.toml"), text).expect("written");
+    run(Daemon::command().current_dir(directory).args(["check", "lunette.toml"]), Duration::from_secs(30))
 }
 
 #[test]
 fn a_good_file_is_summed_up_in_one_line() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let outcome = check(
-        folder.path(),
+        directory.path(),
         "cores = 'all'\n[[portal]]\nlisten = '127.0.0.1:0'\n[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n",
     );
     let text = outcome.expect_success("check");
@@ -29,8 +29,8 @@ fn a_good_file_is_summed_up_in_one_line() {
 
 #[test]
 fn all_errors_of_a_bad_file_are_reported_with_their_places() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let outcome = check(folder.path(), "pool = 1\n[[lun]]\nram = '1'\n[[target]]\nname = 'x'\n");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let outcome = check(directory.path(), "pool = 1\n[[lun]]\nram = '1'\n[[target]]\nname = 'x'\n");
     assert_eq!(outcome.status.and_then(|status| status.code()), Some(2), "{}", outcome.text);
     let places =
         ["lunette.toml:1:1: pool: ", "lunette.toml:3:7: lun[0].ram: ", "lunette.toml:5:8: target[0].name: "];
@@ -41,9 +41,9 @@ fn all_errors_of_a_bad_file_are_reported_with_their_places() {
 }
 
 /// Warnings about a file that is valid in itself.
-fn warnings(folder: &Path, text: &str) -> Vec<String> {
+fn warnings(directory: &Path, text: &str) -> Vec<String> {
     let portal = if text.contains("[[portal]]") { "" } else { "[[portal]]\nlisten = '127.0.0.1:0'\n" };
-    let said = check(folder, &format!("{text}{portal}")).expect_success("check");
+    let said = check(directory, &format!("{text}{portal}")).expect_success("check");
     let warnings: Vec<String> =
         said.lines().filter_map(|line| line.strip_prefix("lunette: warning: ")).map(str::to_owned).collect();
     let but = match warnings.len() {
@@ -59,9 +59,9 @@ const TARGET: &str = "[[target]]\nname = 'iqn.2026-11.a:x'\n";
 
 #[test]
 fn what_is_not_on_this_machine_is_a_warning_with_its_place() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    std::fs::write(folder.path().join("short.img"), vec![1; 512]).expect("written");
-    std::fs::write(folder.path().join("disk.qcow2"), [&b"QFI\xfb"[..], &[0; 1020]].concat())
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(directory.path().join("short.img"), vec![1; 512]).expect("written");
+    std::fs::write(directory.path().join("disk.qcow2"), [&b"QFI\xfb"[..], &[0; 1020]].concat())
         .expect("written");
     let text = format!(
         "state_dir = 'short.img/state'\nadmin = 'none/socket'\n\
@@ -77,7 +77,7 @@ fn what_is_not_on_this_machine_is_a_warning_with_its_place() {
          [[lun]]\nfile = 'disk.qcow2'\n\
          {TARGET}"
     );
-    let found = warnings(folder.path(), &text);
+    let found = warnings(directory.path(), &text);
     let wanted = [
         ("lunette.toml:1:", "state_dir"),
         ("lunette.toml:2:", "none"),
@@ -99,30 +99,30 @@ fn what_is_not_on_this_machine_is_a_warning_with_its_place() {
 #[test]
 fn secrets_that_others_may_read_are_a_warning() {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = tempfile::tempdir().expect("a temporary directory");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let text = format!(
         "[[lun]]\nurl = 'iscsi://me%sesame-open-1@127.0.0.1/iqn.2026-11.a:y/0'\n{TARGET}\
          [[target.group]]\nname = 'g'\n[target.group.chap]\nuser = 'me'\nsecret = 'open-sesame-1'\n"
     );
-    let found = warnings(folder.path(), &text);
+    let found = warnings(directory.path(), &text);
     assert_eq!(found.len(), 2, "{found:#?}");
     for (line, place) in found.iter().zip(["lunette.toml:2:", "lunette.toml:9:"]) {
         assert!(line.starts_with(place) && line.contains("chmod 600"), "{line}");
         assert!(!line.contains("sesame"), "{line}");
     }
-    let file = folder.path().join("lunette.toml");
+    let file = directory.path().join("lunette.toml");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("its mode");
-    assert!(warnings(folder.path(), &text).is_empty());
+    assert!(warnings(directory.path(), &text).is_empty());
 }
 
 #[test]
 fn a_group_that_nobody_reaches_is_a_warning() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let groups = |groups: &[&str]| {
         let table =
             |(index, group): (usize, &&str)| format!("[[target.group]]\nname = 'g{index}'\n{group}\n");
         let groups: String = groups.iter().enumerate().map(table).collect();
-        warnings(folder.path(), &format!("[[lun]]\nram = '1M'\n{TARGET}{groups}"))
+        warnings(directory.path(), &format!("[[lun]]\nram = '1M'\n{TARGET}{groups}"))
     };
     let one = "initiators = ['iqn.2026-11.b:one']";
     for (first, second) in [
@@ -150,8 +150,8 @@ fn a_group_that_nobody_reaches_is_a_warning() {
 
 #[test]
 fn disks_that_memory_does_not_hold_are_a_warning_also_at_start() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let found = warnings(folder.path(), &format!("[[lun]]\nram = '1M'\n[[lun]]\nram = '64T'\n{TARGET}"));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let found = warnings(directory.path(), &format!("[[lun]]\nram = '1M'\n[[lun]]\nram = '64T'\n{TARGET}"));
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
         found[0].starts_with("lunette.toml:4:") && found[0].contains("disks in memory have"),
@@ -165,8 +165,8 @@ fn disks_that_memory_does_not_hold_are_a_warning_also_at_start() {
 
 #[test]
 fn a_file_is_served_with_the_options_before_it() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("lunette.toml");
     let text = "[[portal]]\nlisten = '192.0.2.1:1'\n[[lun]]\nfile = 'disk.img'\nsize = '8M'\n\
                 [[target]]\nname = 'iqn.2026-11.a:x'\nluns = [{ lun = 'lun0', number = 3 }]\n";
     std::fs::write(&file, text).expect("written");
@@ -176,7 +176,7 @@ fn a_file_is_served_with_the_options_before_it() {
     let mut initiator = Initiator::login(&url, &Login::named("reader")).expect("login");
     initiator.ready(url.lun).expect("the unit is ready");
     initiator.logout().expect("logout");
-    assert_eq!(std::fs::metadata(folder.path().join("disk.img")).expect("made").len(), 8 << 20);
+    assert_eq!(std::fs::metadata(directory.path().join("disk.img")).expect("made").len(), 8 << 20);
     daemon.stop();
 }
 
@@ -256,8 +256,8 @@ const NOT_READY: u8 = 2;
 
 #[test]
 fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let path = folder.path().join("late.img");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("late.img");
     let late = format!("file:{}", path.display());
     let daemon = Daemon::serve(["--lun", "ram:1M", "--lun", &late]);
     let url = daemon.lun(0);
@@ -289,11 +289,11 @@ fn is_ready(daemon: &Daemon, lun: u16) -> bool {
 
 #[test]
 fn a_file_serves_one_lun_in_one_daemon() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    std::fs::create_dir(folder.path().join("sub")).expect("made");
-    let path = folder.path().join("disk").display().to_string();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::create_dir(directory.path().join("sub")).expect("made");
+    let path = directory.path().join("disk").display().to_string();
     std::fs::write(&path, vec![7; 1 << 20]).expect("written");
-    let (spec, same) = (format!("file:{path}"), format!("file:{}/sub/../disk", folder.path().display()));
+    let (spec, same) = (format!("file:{path}"), format!("file:{}/sub/../disk", directory.path().display()));
     let daemon = Daemon::serve(["--lun", &spec, "--lun", &same]);
     assert_eq!((0..2).filter(|&lun| is_ready(&daemon, lun)).count(), 1, "{}", daemon.log());
     assert!(daemon.log().contains("in use by another LUN of this process"), "{}", daemon.log());
@@ -306,7 +306,7 @@ fn a_file_serves_one_lun_in_one_daemon() {
         other.log()
     );
     let lunette = |arguments: &[&str]| run(Daemon::command().args(arguments), Duration::from_secs(60));
-    let copy = folder.path().join("copy").display().to_string();
+    let copy = directory.path().join("copy").display().to_string();
     lunette(&["copy", &path, &copy]).expect_success("who only reads may");
     lunette(&["bench", &path, "--runtime", "100ms"]).expect_success("who only reads may");
     for refused in [lunette(&["copy", &copy, &path]), lunette(&["bench", &path, "--rw", "write", "--yes"])] {
@@ -361,10 +361,10 @@ fn a_remote_unit_that_comes_late_has_its_own_block_sizes() {
 
 #[test]
 fn a_unit_whose_reservations_cannot_be_read_is_not_served() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let state = folder.path().join("state");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let state = directory.path().join("state");
     // Where the state of the unit with the serial number "S" is saved.
-    std::fs::create_dir_all(state.join("reservations-53")).expect("a folder in the way of a file");
+    std::fs::create_dir_all(state.join("reservations-53")).expect("a directory in the way of a file");
     let state = state.display().to_string();
     let daemon = Daemon::serve(["--state-dir", &state, "--lun", "ram:1M,serial=S", "--lun", "ram:1M"]);
     let mut initiator = Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login");
@@ -383,8 +383,8 @@ fn groups_decide_who_sees_what_and_may_write() {
                           [[target.group]]\nname = 'readers'\ninitiators = ['*:reader']\nread_only = true\n\
                           luns = [{ lun = 'b', number = 7 }]\n\
                           [[target.group]]\nname = 'rest'\nnetworks = ['127.0.0.0/8']\n";
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("lunette.toml");
     std::fs::write(&file, GROUPS).expect("written");
     let daemon = Daemon::serve(["--config".as_ref(), file.as_os_str()]);
     let url = daemon.lun(0);

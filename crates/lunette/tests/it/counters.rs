@@ -9,7 +9,7 @@ use wire::scsi::status::{CHECK_CONDITION, GOOD};
 
 impl Served {
     fn get(&self, path: &str) -> Value {
-        request(&self.folder.path().join("admin.sock"), "GET", path, "", "").json()
+        request(&self.directory.path().join("admin.sock"), "GET", path, "", "").json()
     }
 }
 

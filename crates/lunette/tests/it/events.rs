@@ -76,7 +76,8 @@ fn fill_and_lose_stores(served: &Served, one: &mut Initiator, follower: &mut Fol
     let reached = follower.until("threshold_reached").data;
     assert!(reached["lun"] == "thin" && reached["warn_at"] == "50%", "{reached}");
 
-    let file = OpenOptions::new().write(true).open(served.folder.path().join("f.img")).expect("it is there");
+    let file =
+        OpenOptions::new().write(true).open(served.directory.path().join("f.img")).expect("it is there");
     file.set_len(0).expect("it is cut off");
     let lost = follower.until("store_lost").data;
     assert!(
@@ -103,7 +104,7 @@ fn change(served: &Served, follower: &mut Follower) {
 #[test]
 fn what_happens_is_followed_as_it_happens_and_who_comes_back_misses_nothing() {
     let served = Served::with(LUNS, LIST);
-    let socket = served.folder.path().join("admin.sock");
+    let socket = served.directory.path().join("admin.sock");
     let mut follower = Follower::start(&socket, "");
     let ends_with = |value: &Value, end: &str| value.as_str().is_some_and(|text| text.ends_with(end));
 

@@ -38,19 +38,19 @@ const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u8 = 5;
 const KEY: u64 = 0x1234;
 
 /// The admin socket of a gateway.
-fn socket(folder: &TempDir, name: &str) -> PathBuf {
-    folder.path().join(format!("{name}.sock"))
+fn socket(directory: &TempDir, name: &str) -> PathBuf {
+    directory.path().join(format!("{name}.sock"))
 }
 
 /// A gateway with this name, whose portal is in this group.
-fn gateway(ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
-    gateway_within(TAKEOVER, ceph, folder, name, group)
+fn gateway(ceph: &Ceph, directory: &TempDir, name: &str, group: u16) -> Daemon {
+    gateway_within(TAKEOVER, ceph, directory, name, group)
 }
 
 /// The same with a different takeover time.
-fn gateway_within(takeover: Duration, ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
+fn gateway_within(takeover: Duration, ceph: &Ceph, directory: &TempDir, name: &str, group: u16) -> Daemon {
     let conf = ceph.conf();
-    let admin = socket(folder, name);
+    let admin = socket(directory, name);
     let admin = admin.display();
     let text = format!(
         "admin = \"{admin}\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\ntakeover = \"{}s\"\n\
@@ -60,7 +60,7 @@ fn gateway_within(takeover: Duration, ceph: &Ceph, folder: &TempDir, name: &str,
          [[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\n",
         takeover.as_secs()
     );
-    let file = folder.path().join(format!("{name}.toml"));
+    let file = directory.path().join(format!("{name}.toml"));
     fs::write(&file, text).expect("a file");
     Daemon::serve_file(&file)
 }
@@ -70,16 +70,16 @@ fn login(daemon: &Daemon) -> Initiator {
 }
 
 /// An active gateway and one in standby, with a session to each.
-fn two(ceph: &Ceph, folder: &TempDir) -> [(Daemon, Initiator); 2] {
-    two_within(TAKEOVER, ceph, folder)
+fn two(ceph: &Ceph, directory: &TempDir) -> [(Daemon, Initiator); 2] {
+    two_within(TAKEOVER, ceph, directory)
 }
 
 /// The same with a different takeover time.
-fn two_within(takeover: Duration, ceph: &Ceph, folder: &TempDir) -> [(Daemon, Initiator); 2] {
-    let first = gateway_within(takeover, ceph, folder, "a", 1);
+fn two_within(takeover: Duration, ceph: &Ceph, directory: &TempDir) -> [(Daemon, Initiator); 2] {
+    let first = gateway_within(takeover, ceph, directory, "a", 1);
     let mut by_first = login(&first);
     wait_until("the first one is active", || readiness(&mut by_first).is_none());
-    let second = gateway_within(takeover, ceph, folder, "b", 2);
+    let second = gateway_within(takeover, ceph, directory, "b", 2);
     let mut by_second = login(&second);
     assert_eq!(readiness(&mut by_second), Some(IN_STANDBY));
     wait_until_it_knows_the_state(&mut by_second);
@@ -182,8 +182,8 @@ fn take_over(host: &mut Initiator, lba: u64, byte: u8) -> Duration {
 fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &folder);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &directory);
 
     // It dies: nothing acknowledged is lost, nor are reservations, even without APTPL.
     assert_eq!(reserve_out(&mut by_first, 0, REGISTER, 0, 0, KEY), GOOD);
@@ -196,7 +196,7 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     eprintln!("kill -9: another gateway wrote after {stall:?}");
     (0..64).for_each(|lba| assert_eq!(read(&mut by_second, 8 * lba), [lba as u8 + 1; BYTES]));
     assert_eq!(reserved(&mut by_second, 0)[8..], KEY.to_be_bytes());
-    let first = gateway(&ceph, &folder, "a", 1);
+    let first = gateway(&ceph, &directory, "a", 1);
     let mut by_first = login(&first);
     assert_eq!(readiness(&mut by_first), Some(IN_STANDBY));
 
@@ -248,8 +248,8 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
 fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_takeover() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &folder);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &directory);
     let (active, standby) = (0, 2);
     for host in [&mut by_first, &mut by_second] {
         wait_until("both know both groups", || groups(host) == [(1, active), (2, standby)]);
@@ -320,19 +320,19 @@ fn activate(host: &mut Initiator, group: u8) -> Response {
 fn a_unit_is_moved_by_a_command_and_not_to_and_fro_by_initiators() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let first = gateway(&ceph, &folder, "a", 1);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let first = gateway(&ceph, &directory, "a", 1);
     let mut by_first = login(&first);
     wait_until("the first one is active", || readiness(&mut by_first).is_none());
     assert_eq!(write(&mut by_first, 0, 1).status, GOOD);
-    let second = gateway(&ceph, &folder, "b", 2);
+    let second = gateway(&ceph, &directory, "b", 2);
     let mut by_second = login(&second);
     let failed = Some([0x67, 0x0a]);
     assert_eq!(code(&activate(&mut by_second, 2)), failed, "it has just become active there");
     assert_eq!(activate(&mut by_first, 1).status, GOOD, "it is active");
     assert_eq!(write(&mut by_first, 8, 2).status, GOOD);
 
-    let outcome = ask(&socket(&folder, "b"), &["lun", "activate", "disk"]).expect_success("it is moved");
+    let outcome = ask(&socket(&directory, "b"), &["lun", "activate", "disk"]).expect_success("it is moved");
     assert!(outcome.contains("this gateway is active for LUN disk"), "{outcome}");
     assert_eq!(write(&mut by_second, 16, 3).status, GOOD);
     assert_eq!(readiness(&mut by_first), Some(IN_STANDBY));
@@ -346,12 +346,12 @@ fn a_unit_is_moved_by_a_command_and_not_to_and_fro_by_initiators() {
 }
 
 /// Adds a portal to a gateway, in this group.
-fn add_portal(folder: &TempDir, name: &str, group: u16) -> SocketAddr {
+fn add_portal(directory: &TempDir, name: &str, group: u16) -> SocketAddr {
     let listen = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
-    let file = folder.path().join(format!("{name}.toml"));
+    let file = directory.path().join(format!("{name}.toml"));
     let text = fs::read_to_string(&file).expect("a file");
     fs::write(&file, format!("{text}[[portal]]\nlisten = \"{listen}\"\ngroup = {group}\n")).expect("a file");
-    ask(&socket(folder, name), &["reload"]).expect_success("it is reloaded");
+    ask(&socket(directory, name), &["reload"]).expect_success("it is reloaded");
     listen
 }
 
@@ -359,12 +359,12 @@ fn add_portal(folder: &TempDir, name: &str, group: u16) -> SocketAddr {
 fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &folder);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &directory);
     let (active, standby) = (0, 2);
 
     // Another portal of the gateway in standby, through which a host registers.
-    let portal = add_portal(&folder, "b", 3);
+    let portal = add_portal(&directory, "b", 3);
     wait_until("the active one knows it", || {
         groups(&mut by_first) == [(1, active), (2, standby), (3, standby)]
     });
@@ -374,7 +374,7 @@ fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
     assert_eq!(keys(&mut by_first), [KEY]);
 
     // And one of the active one, which the other one reports as well.
-    add_portal(&folder, "a", 4);
+    add_portal(&directory, "a", 4);
     wait_until("the one in standby knows it", || {
         groups(&mut by_second) == [(1, active), (2, standby), (3, standby), (4, active)]
     });
@@ -386,9 +386,9 @@ fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
 fn a_daemon_takes_other_changes_while_a_unit_moves_and_warns_once_of_an_osd_that_is_away_for_a_moment() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [(first, _), (second, mut by_second)] = two_within(6 * TAKEOVER, &ceph, &folder);
-    let admin = socket(&folder, "b");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, mut by_second)] = two_within(6 * TAKEOVER, &ceph, &directory);
+    let admin = socket(&directory, "b");
     ceph.signal_osd("STOP");
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| ask(&admin, &["lun", "activate", "disk"]));

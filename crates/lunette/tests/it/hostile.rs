@@ -230,8 +230,8 @@ fn send_half(initiator: &Initiator, lun: u16, flags: u8, cdb: Cdb) {
 
 #[test]
 fn peers_that_vanish_in_the_middle_of_data_leave_nothing_behind() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = format!("file:{},size=16M", folder.path().join("unit").display());
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("file:{},size=16M", directory.path().join("unit").display());
     let daemon = Daemon::serve(["--lun", UNIT, "--lun", &file]);
     let commands: [(Cdb, u8); 5] = [
         (Write16::new(0, 128).into(), 0xa1),
@@ -271,9 +271,9 @@ fn peers_that_vanish_in_the_middle_of_data_leave_nothing_behind() {
 }
 
 /// A configuration of a file and a RAM unit that ends sessions without progress after one second.
-fn short_timeouts(folder: &std::path::Path) -> String {
-    let config = folder.join("lunette.toml");
-    let unit = folder.join("unit");
+fn short_timeouts(directory: &std::path::Path) -> String {
+    let config = directory.join("lunette.toml");
+    let unit = directory.join("unit");
     let text = format!(
         "stall_timeout = \"1s\"\n\
          [[portal]]\nlisten = \"127.0.0.1:0\"\n\
@@ -287,8 +287,8 @@ fn short_timeouts(folder: &std::path::Path) -> String {
 
 #[test]
 fn data_that_never_comes_holds_nobody_up_for_good() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = Daemon::serve(["--config", &short_timeouts(folder.path())]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::serve(["--config", &short_timeouts(directory.path())]);
     let url = daemon.lun(0);
     let mut stuck = Initiator::login(&url, &Login::named("stuck")).expect("login");
     stuck.ready(url.lun).expect("ready");
@@ -311,8 +311,8 @@ fn data_that_never_comes_holds_nobody_up_for_good() {
 
 #[test]
 fn readers_that_never_read_leave_buffers_for_others() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = Daemon::serve(["--config", &short_timeouts(folder.path())]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::serve(["--config", &short_timeouts(directory.path())]);
     let url = daemon.lun(0);
     let slow: Vec<Initiator> = (0..12)
         .map(|n| {

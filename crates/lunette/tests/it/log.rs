@@ -65,8 +65,8 @@ fn a_log_that_nobody_reads_holds_up_nothing() {
 #[test]
 fn a_banner_that_nobody_reads_holds_up_no_end() {
     let (_reads, writes) = full_pipe();
-    let folder = tempfile::tempdir().expect("a folder");
-    let log = folder.path().join("log");
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("log");
     let mut command = Daemon::command();
     let mut child = command
         .args(SERVE)
@@ -205,8 +205,8 @@ fn at_debug_the_log_has_the_check_condition_of_data_that_broke_the_standard() {
 #[test]
 fn a_read_ends_in_the_log_when_its_data_has_left() {
     const READS: usize = 100;
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("disk");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("disk");
     File::create(&file).and_then(|file| file.set_len(1 << 20)).expect("a disk");
     // From borrowed memory, and from a buffer.
     for lun in ["ram:1M", &format!("file:{}", file.display())] {
@@ -230,8 +230,8 @@ fn a_read_ends_in_the_log_when_its_data_has_left() {
 
 #[test]
 fn an_initiator_without_an_accepted_chap_algorithm_is_refused_and_the_log_says_why() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     let text = "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nram = \"1M\"\n\
          [[target]]\nname = \"iqn.2026-11.io.lunette:chap\"\n[[target.group]]\nname = \"all\"\n\
          [target.group.chap]\nuser = \"somebody\"\nsecret = \"a-long-secret-9\"\n\
@@ -255,8 +255,8 @@ fn an_initiator_without_an_accepted_chap_algorithm_is_refused_and_the_log_says_w
 
 #[test]
 fn credentials_are_not_logged() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     let secret = "a-long-secret-9";
     let text = format!(
         "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nname = \"disk\"\nram = \"1M\"\n\

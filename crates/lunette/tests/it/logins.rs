@@ -23,8 +23,8 @@ const OTHER: &str = "127.0.0.1:0";
 const LOGIN_RESPONSE: u8 = 0x23;
 
 /// A configuration that allows eight connections to log in at once.
-fn few_logins(folder: &Path) -> String {
-    let config = folder.join("lunette.toml");
+fn few_logins(directory: &Path) -> String {
+    let config = directory.join("lunette.toml");
     let text = "logins_max = 8\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nram = \"1M\"\n\
                 [[target]]\nname = \"iqn.2026-11.io.lunette.test:t\"\n";
     std::fs::write(&config, text).expect("a file");
@@ -70,8 +70,8 @@ fn begin_to_log_in(source: &str, portal: SocketAddr) -> TcpStream {
 
 #[test]
 fn silent_connections_keep_nobody_out() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::serve(["--config", &few_logins(directory.path())]);
     let url = daemon.lun(0);
     let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
     let mut silent = flood(&url);
@@ -87,8 +87,8 @@ fn silent_connections_keep_nobody_out() {
 
 #[test]
 fn logins_that_hang_keep_nobody_out() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::serve(["--config", &few_logins(directory.path())]);
     let url = daemon.lun(0);
     let begin = |source: &'static str| (0..FLOOD).map(move |_| begin_to_log_in(source, url.portal));
     let hanging: Vec<TcpStream> = STRANGERS.into_iter().flat_map(begin).collect();
@@ -102,8 +102,8 @@ fn logins_that_hang_keep_nobody_out() {
 
 #[test]
 fn connections_that_have_begun_to_log_in_have_priority_over_silent_ones() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::serve(["--config", &few_logins(directory.path())]);
     let url = daemon.lun(0);
     let mut begun = begin_to_log_in(STRANGERS[0], url.portal);
     let silent = flood(&url);
@@ -123,8 +123,8 @@ fn register_persistently(initiator: &mut Initiator, lun: u16) -> u8 {
 }
 
 /// A daemon that may open so few files that connections use them up.
-fn with_few_descriptors(folder: &Path) -> Daemon {
-    let state = folder.join("state").display().to_string();
+fn with_few_descriptors(directory: &Path) -> Daemon {
+    let state = directory.join("state").display().to_string();
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M,serial=few", "--state-dir", &state];
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 128 && exec \"$0\" \"$@\""]).arg(Daemon::program()).args(arguments);
@@ -133,8 +133,8 @@ fn with_few_descriptors(folder: &Path) -> Daemon {
 
 #[test]
 fn connections_leave_descriptors_for_what_has_to_be_kept() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = with_few_descriptors(folder.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = with_few_descriptors(directory.path());
     let url = daemon.lun(0);
     let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
     guest.ready(url.lun).expect("the unit is ready");
@@ -162,8 +162,8 @@ fn flood_on(url: &Url, is_over: &AtomicBool) {
 
 #[test]
 fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = with_few_descriptors(folder.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = with_few_descriptors(directory.path());
     let (url, is_over) = (daemon.lun(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| flood_on(&url, &is_over));
@@ -182,8 +182,8 @@ fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
 /// Others end before their login times out.
 #[test]
 fn new_connections_are_accepted_when_no_descriptor_is_left() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = few_logins(folder.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = few_logins(directory.path());
     let text = std::fs::read_to_string(&file).expect("a file").replace("= 8", "= 256");
     std::fs::write(&file, format!("login_timeout = \"10m\"\n{text}")).expect("a file");
     let daemon = Daemon::serve(["--config", &file]);
@@ -201,8 +201,8 @@ fn new_connections_are_accepted_when_no_descriptor_is_left() {
 
 #[test]
 fn sessions_leave_descriptors_for_what_has_to_be_kept() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = with_few_descriptors(folder.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = with_few_descriptors(directory.path());
     let url = daemon.lun(0);
     let mut guests: Vec<Initiator> = (0..128)
         .map_while(|n| {
@@ -221,8 +221,8 @@ fn sessions_leave_descriptors_for_what_has_to_be_kept() {
 /// RFC 7143 section 11.13.5: of two that were granted their login for the last place, one is refused.
 #[test]
 fn a_login_beyond_the_limit_is_refused_with_a_message() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = few_logins(folder.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = few_logins(directory.path());
     let text = std::fs::read_to_string(&file).expect("a file");
     std::fs::write(&file, text + "sessions_max = 1\n").expect("a file");
     let daemon = Daemon::serve(["--config", &file]);
@@ -247,8 +247,8 @@ fn a_login_beyond_the_limit_is_refused_with_a_message() {
 
 #[test]
 fn a_logout_frees_its_slot_at_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = few_logins(folder.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = few_logins(directory.path());
     let text = std::fs::read_to_string(&file).expect("a file");
     std::fs::write(&file, text + "sessions_max = 1\n").expect("a file");
     let daemon = Daemon::serve(["--config", &file]);
@@ -271,8 +271,8 @@ fn discover(source: &str, portal: SocketAddr) -> TcpStream {
 
 #[test]
 fn idle_discovery_sessions_make_room_for_others() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::serve(["--config", &few_logins(directory.path())]);
     let url = daemon.lun(0);
     let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
     let idle = |source: &'static str| (0..FLOOD).map(move |_| discover(source, url.portal));

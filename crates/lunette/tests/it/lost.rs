@@ -10,13 +10,13 @@ use wire::scsi::command::{FormatUnit, Inquiry, SynchronizeCache10};
 
 /// A file of blocks of `byte` that a daemon serves with these options, and an initiator.
 fn served(byte: u8, options: &str) -> (TempDir, Daemon, Initiator) {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let path = folder.path().join("disk");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("disk");
     std::fs::write(&path, vec![byte; 1 << 20]).expect("written");
     let daemon = Daemon::serve(["--lun", "ram:1M", "--lun", &format!("file:{}{options}", path.display())]);
     let mut initiator = Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login");
     initiator.ready(1).expect("the unit is ready");
-    (folder, daemon, initiator)
+    (directory, daemon, initiator)
 }
 
 /// Stops the daemon; returns its status and log.
@@ -34,8 +34,8 @@ fn errors(log: &str) -> Vec<&str> {
 
 #[test]
 fn a_served_file_that_is_deleted_is_logged_and_the_daemon_does_not_end_well() {
-    let (folder, daemon, mut initiator) = served(1, "");
-    let path = folder.path().join("disk");
+    let (directory, daemon, mut initiator) = served(1, "");
+    let path = directory.path().join("disk");
     std::fs::remove_file(&path).expect("deleted");
     wait_until("it is logged", || errors(&daemon.log()).len() == 1);
     let log = daemon.log();
@@ -54,8 +54,8 @@ fn a_served_file_that_is_deleted_is_logged_and_the_daemon_does_not_end_well() {
 
 #[test]
 fn a_file_that_is_moved_right_before_the_end_is_noticed() {
-    let (folder, daemon, initiator) = served(1, "");
-    std::fs::rename(folder.path().join("disk"), folder.path().join("elsewhere")).expect("renamed");
+    let (directory, daemon, initiator) = served(1, "");
+    std::fs::rename(directory.path().join("disk"), directory.path().join("elsewhere")).expect("renamed");
     let (code, log) = end(daemon, initiator);
     assert_eq!(code, Some(1), "{log}");
     assert!(errors(&log)[0].contains("move it back"), "{log}");
@@ -63,8 +63,8 @@ fn a_file_that_is_moved_right_before_the_end_is_noticed() {
 
 #[test]
 fn a_file_that_is_back_does_no_harm() {
-    let (folder, daemon, initiator) = served(1, "");
-    let (path, elsewhere) = (folder.path().join("disk"), folder.path().join("elsewhere"));
+    let (directory, daemon, initiator) = served(1, "");
+    let (path, elsewhere) = (directory.path().join("disk"), directory.path().join("elsewhere"));
     let rename = |from: &Path, to: &Path| std::fs::rename(from, to).expect("renamed");
     rename(&path, &elsewhere);
     wait_until("it is logged", || errors(&daemon.log()).len() == 1);
@@ -76,8 +76,8 @@ fn a_file_that_is_back_does_no_harm() {
 
 #[test]
 fn a_file_that_is_only_read_may_be_replaced() {
-    let (folder, daemon, initiator) = served(1, ",ro");
-    std::fs::remove_file(folder.path().join("disk")).expect("deleted");
+    let (directory, daemon, initiator) = served(1, ",ro");
+    std::fs::remove_file(directory.path().join("disk")).expect("deleted");
     wait_until("it is logged", || daemon.log().contains("was deleted"));
     let (code, log) = end(daemon, initiator);
     assert_eq!(code, Some(0), "{log}");

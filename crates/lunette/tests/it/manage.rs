@@ -60,7 +60,7 @@ fn a_lun_is_added_and_removed_in_the_file_and_for_a_session_that_was_there() {
     let served = Served::with("", "");
     let mut session = served.session("early");
     let before = text(&served);
-    let spec = format!("file:{}/b.img,size=1M,name=b,serial=B", served.folder.path().display());
+    let spec = format!("file:{}/b.img,size=1M,name=b,serial=B", served.directory.path().display());
     let dry = served.must(&["lun", "add", &spec, "--dry-run"]);
     assert!(dry.contains("LUN 1 is b\n2 steps; nothing was changed"), "{dry}");
     assert_eq!(text(&served), before);
@@ -81,7 +81,7 @@ fn a_lun_is_added_and_removed_in_the_file_and_for_a_session_that_was_there() {
     served.must(&["lun", "remove", "b"]);
     assert_eq!(numbers(&mut session), [0]);
     assert_eq!(text(&served), before, "the file is what it was");
-    assert!(served.folder.path().join("b.img").exists(), "the disk stays");
+    assert!(served.directory.path().join("b.img").exists(), "the disk stays");
     let log = served.daemon.stop();
     assert!(
         log.contains("admin: add LUN b: done who=\"uid 0, pid ") && log.contains("admin: remove LUN b: done"),
@@ -129,7 +129,7 @@ fn what_is_refused_leaves_file_and_daemon_as_they_were() {
     }
     assert_eq!(served.must(&["config", "show"]), shown);
     assert_eq!(numbers(&mut session), [0]);
-    let left: Vec<_> = fs::read_dir(served.folder.path()).expect("it is there").collect();
+    let left: Vec<_> = fs::read_dir(served.directory.path()).expect("it is there").collect();
     assert_eq!(left.len(), 3, "file, socket and its lock: {left:?}");
     served.daemon.stop();
 }
@@ -137,7 +137,7 @@ fn what_is_refused_leaves_file_and_daemon_as_they_were() {
 #[test]
 fn two_editors_do_not_overwrite_each_other() {
     let served = Served::with("", "");
-    let socket = served.folder.path().join("admin.sock");
+    let socket = served.directory.path().join("admin.sock");
     let seen = request(&socket, "GET", "/v1/luns/kept", "", "").tag();
     let add = |name: &str, tag: &str| {
         let body = format!("{{\"name\": \"{name}\", \"ram\": \"1M\"}}");
@@ -168,8 +168,8 @@ fn two_editors_do_not_overwrite_each_other() {
 
 #[test]
 fn a_daemon_without_a_file_is_changed_as_long_as_it_runs() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let socket = folder.path().join("admin.sock");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let socket = directory.path().join("admin.sock");
     let daemon = Daemon::serve(["--admin", socket.to_str().expect("a plain path"), "--lun", "ram:1M"]);
     let mut session = Initiator::login(&daemon.lun(0), &Login::named("early")).expect("login");
     session.ready(0).expect("the unit is ready");
@@ -189,7 +189,7 @@ fn a_daemon_without_a_file_is_changed_as_long_as_it_runs() {
 #[test]
 fn the_api_is_what_its_document_says() {
     let served = Served::with("", "");
-    let socket = served.folder.path().join("admin.sock");
+    let socket = served.directory.path().join("admin.sock");
     served.must(&["group", "add", "iqn.2026-11.io.lunette:disk", "g"]);
     let session = served.session("one");
     let id = request(&socket, "GET", "/v1/sessions", "", "").json()["items"][0]["id"].to_string();
@@ -279,7 +279,7 @@ fn all_that_was_set_is_shown() {
     let listed = served.must(&["lun", "list"]);
     let limits = "at most 500 commands a second, at most 10 MiB a second (1 MiB at once), warns at 80%\n";
     assert!(listed.contains(limits), "{listed}");
-    let socket = served.folder.path().join("admin.sock");
+    let socket = served.directory.path().join("admin.sock");
     let lun = request(&socket, "GET", "/v1/luns/kept", "", "").json();
     let shown = json!([lun["iops_max"], lun["iops_burst"], lun["bytes_burst"], lun["warn_at"]]);
     assert_eq!(shown, json!([500, null, 1 << 20, "80%"]), "{lun}");
@@ -349,12 +349,12 @@ fn attention(session: &mut Initiator, lun: u16) -> Option<[u8; 2]> {
 fn a_disk_comes_with_chap_for_one_initiator_grows_is_limited_and_goes() {
     const TARGET: &str = "iqn.2026-11.io.lunette:db";
     let served = Served::with("", "");
-    let (folder, portal) = (served.folder.path(), served.daemon.lun(0).portal);
-    let secret = folder.join("secret");
+    let (directory, portal) = (served.directory.path(), served.daemon.lun(0).portal);
+    let secret = directory.join("secret");
     fs::write(&secret, "0123456789abcdef\n").expect("a file");
     fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("its owner");
     served.must(&["target", "add", TARGET, "luns="]);
-    let spec = format!("file:{}/db.img,size=1M,name=db,serial=DB", folder.display());
+    let spec = format!("file:{}/db.img,size=1M,name=db,serial=DB", directory.display());
     served.must(&["lun", "add", &spec, "--target", TARGET]);
     let file = format!("chap.secret_file={}", secret.display());
     served.must(&["group", "add", TARGET, "hosts", "initiators=iqn.2026-11.a:host", "chap.user=db", &file]);
@@ -380,7 +380,7 @@ fn a_disk_comes_with_chap_for_one_initiator_grows_is_limited_and_goes() {
     }
     served.must(&["lun", "resize", "db", "3M"]);
     has_size("3 MiB");
-    assert_eq!(folder.join("db.img").metadata().expect("it is there").len(), 3 << 20);
+    assert_eq!(directory.join("db.img").metadata().expect("it is there").len(), 3 << 20);
     served.must(&["lun", "set", "db", "iops_max=1000", "bytes_per_second_max=10M"]);
     assert!(text(&served).contains("iops_max = 1000\n"), "{}", text(&served));
     served.must(&["target", "remove", TARGET]);
@@ -393,7 +393,7 @@ fn a_disk_comes_with_chap_for_one_initiator_grows_is_limited_and_goes() {
 #[test]
 fn a_disk_that_grows_or_becomes_read_only_notifies_each_session_once() {
     let served = Served::with("", "");
-    let spec = format!("file:{}/b.img,size=1M,name=b,serial=B", served.folder.path().display());
+    let spec = format!("file:{}/b.img,size=1M,name=b,serial=B", served.directory.path().display());
     served.must(&["lun", "add", &spec]);
     let mut session = served.session("early");
     session.ready(1).expect("the unit is ready");
@@ -419,14 +419,14 @@ fn a_disk_that_grows_or_becomes_read_only_notifies_each_session_once() {
     assert!(done.contains("b.img to 1048576 bytes\nadd LUN b (file:"), "{done}");
     session.ready(1).expect("it is back");
     assert_eq!(capacity(&mut session, 1), 1 << 20);
-    assert_eq!(served.folder.path().join("b.img").metadata().expect("it is there").len(), 1 << 20);
+    assert_eq!(served.directory.path().join("b.img").metadata().expect("it is there").len(), 1 << 20);
     served.daemon.stop();
 }
 
 #[test]
 fn no_other_disk_is_cut_off_and_none_is_replaced_by_a_new_one_because_its_file_is_elsewhere() {
     let served = Served::with("", "");
-    let file = |name: &str| served.folder.path().join(format!("{name}.img"));
+    let file = |name: &str| served.directory.path().join(format!("{name}.img"));
     for name in ["a", "b"] {
         let spec = format!("file:{},size=2M,name={name},serial={name}", file(name).display());
         served.must(&["lun", "add", &spec]);

@@ -43,7 +43,7 @@ fn sample(text: &str, series: &str) -> f64 {
 #[test]
 fn metrics_are_as_prometheus_wants_them_and_count_what_was_done() {
     let served = Served::with("", "");
-    let socket = served.folder.path().join("admin.sock");
+    let socket = served.directory.path().join("admin.sock");
     let get = |path: &str, fields: &str| request(&socket, "GET", path, fields, "");
     let mut session = served.session("one");
     for lba in 0..5 {
@@ -101,35 +101,35 @@ fn metrics_are_as_prometheus_wants_them_and_count_what_was_done() {
 
 #[test]
 fn the_alerts_go_off_when_they_are_to() {
-    let folder = contrib("prometheus");
-    must(tool("promtool").args(["check", "rules"]).arg(folder.join("lunette.rules.yml")));
-    must(tool("promtool").args(["test", "rules", "lunette.test.yml"]).current_dir(folder));
+    let directory = contrib("prometheus");
+    must(tool("promtool").args(["check", "rules"]).arg(directory.join("lunette.rules.yml")));
+    must(tool("promtool").args(["test", "rules", "lunette.test.yml"]).current_dir(directory));
 }
 
 /// A separate Prometheus, which scrapes one target. It is killed when dropped.
 struct Prometheus {
     child: Child,
     address: String,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl Prometheus {
     fn scraping(target: &str) -> Prometheus {
-        let folder = tempfile::tempdir().expect("a temporary directory");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [\"{}\"]\nscrape_configs:\n- job_name: lunette\n  static_configs: [{{ targets: [\"{target}\"] }}]\n",
             contrib("prometheus/lunette.rules.yml").display()
         );
-        fs::write(folder.path().join("prometheus.yml"), config).expect("a file");
-        let log = folder.path().join("log");
+        fs::write(directory.path().join("prometheus.yml"), config).expect("a file");
+        let log = directory.path().join("log");
         let mut command = tool("prometheus");
-        command.current_dir(folder.path()).args([
+        command.current_dir(directory.path()).args([
             "--config.file=prometheus.yml",
             "--storage.tsdb.path=data",
             "--web.listen-address=127.0.0.1:0",
         ]);
         let child = command.stderr(File::create(&log).expect("a log file")).spawn().expect("it starts");
-        let mut prometheus = Prometheus { child, address: String::new(), _folder: folder };
+        let mut prometheus = Prometheus { child, address: String::new(), _directory: directory };
         wait_until("Prometheus listens", || {
             let text = fs::read_to_string(&log).unwrap_or_default();
             assert_eq!(prometheus.child.try_wait().expect("a child"), None, "{text}");
@@ -182,8 +182,8 @@ fn queries() -> Vec<String> {
 
 #[test]
 fn every_query_of_the_dashboard_finds_something_in_what_prometheus_scraped_under_load() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let thin = format!("file:{}/thin.img,size=4M,name=thin,warn_at=80%", folder.path().display());
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let thin = format!("file:{}/thin.img,size=4M,name=thin,warn_at=80%", directory.path().display());
     let daemon = Daemon::serve(["--admin", "127.0.0.1:0", "--lun", "ram:1M,name=db", "--lun", &thin]);
     let place = daemon.banner().lines().find_map(|line| line.strip_prefix("Admin http://"));
     let prometheus = Prometheus::scraping(place.expect("a place").trim_end_matches('/'));

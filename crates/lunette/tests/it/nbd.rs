@@ -22,10 +22,10 @@ const SPACE_ALLOCATION_FAILED: [u8; 2] = [0x27, 0x07];
 const LOAD: [&str; 6] = ["--bs", "4K", "--iodepth", "16", "--size", "16M"];
 
 fn image(bytes: u64) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let path = folder.path().join("disk.img");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("disk.img");
     File::create(&path).and_then(|file| file.set_len(bytes)).expect("an image");
-    (folder, path)
+    (directory, path)
 }
 
 fn login(daemon: &Daemon) -> Initiator {
@@ -44,7 +44,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn an_export_is_a_disk_over_tcp_and_over_a_unix_socket() {
     for is_tcp in [true, false] {
-        let (_folder, path) = image(64 << 20);
+        let (_directory, path) = image(64 << 20);
         let server = if is_tcp { NbdServer::qemu_tcp(&path, &[]) } else { NbdServer::qemu(&path, &[]) };
         let daemon = Daemon::serve(["--lun", &server.text()]);
         assert!(daemon.banner().contains(&server.text()), "{}", daemon.banner());
@@ -62,7 +62,7 @@ fn an_export_is_a_disk_over_tcp_and_over_a_unix_socket() {
 
 #[test]
 fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_noticed() {
-    let (_folder, path) = image(64 << 20);
+    let (_directory, path) = image(64 << 20);
     let mut server = NbdServer::qemu(&path, &["--read-only"]);
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut guest = login(&daemon);
@@ -101,25 +101,25 @@ fn costs_time_only(mut server: NbdServer) {
 
 #[test]
 fn qemu_nbd_killed_under_load_costs_time_only() {
-    let (_folder, path) = image(64 << 20);
+    let (_directory, path) = image(64 << 20);
     costs_time_only(NbdServer::qemu_tcp(&path, &[]));
 }
 
 #[test]
 fn qemu_storage_daemon_killed_under_load_costs_time_only() {
-    let (_folder, path) = image(64 << 20);
+    let (_directory, path) = image(64 << 20);
     costs_time_only(NbdServer::storage_daemon(&path));
 }
 
 #[test]
 fn nbdkit_killed_under_load_costs_time_only() {
-    let (_folder, path) = image(64 << 20);
+    let (_directory, path) = image(64 << 20);
     costs_time_only(NbdServer::nbdkit(&["file", text(&path)]));
 }
 
 #[test]
 fn a_server_that_hangs_under_load_costs_time_only() {
-    let (_folder, path) = image(64 << 20);
+    let (_directory, path) = image(64 << 20);
     let server = NbdServer::qemu(&path, &[]);
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut guest = login(&daemon);
@@ -142,7 +142,7 @@ fn a_server_that_hangs_under_load_costs_time_only() {
 
 #[test]
 fn a_daemon_that_is_killed_under_load_costs_time_only() {
-    let (_folder, path) = image(64 << 20);
+    let (_directory, path) = image(64 << 20);
     let server = NbdServer::qemu(&path, &[]);
     let serve = |listen: &str| {
         // The kernel closes the ring of a killed daemon, and its listening socket with it, some time later.
@@ -164,8 +164,8 @@ fn a_daemon_that_is_killed_under_load_costs_time_only() {
 
 /// nbdkit, which fails writes with this error while a file exists.
 fn failing(error: &str) -> (TempDir, PathBuf, NbdServer) {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let trigger = folder.path().join("fails");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let trigger = directory.path().join("fails");
     let server = NbdServer::nbdkit(&[
         "--filter=error",
         "memory",
@@ -174,12 +174,12 @@ fn failing(error: &str) -> (TempDir, PathBuf, NbdServer) {
         "error-pwrite-rate=100%",
         &format!("error-file={}", text(&trigger)),
     ]);
-    (folder, trigger, server)
+    (directory, trigger, server)
 }
 
 #[test]
 fn a_server_that_is_full_says_so_and_takes_writes_again_once_it_has_space() {
-    let (_folder, full, server) = failing("ENOSPC");
+    let (_directory, full, server) = failing("ENOSPC");
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut guest = login(&daemon);
     guest.write_blocks(0, 8, BLOCK, &[1; 4096], false).expect("WRITE");
@@ -196,7 +196,7 @@ fn a_server_that_is_full_says_so_and_takes_writes_again_once_it_has_space() {
 
 #[test]
 fn a_server_that_is_shut_down_is_left_and_waited_for() {
-    let (_folder, ends, server) = failing("ESHUTDOWN");
+    let (_directory, ends, server) = failing("ESHUTDOWN");
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
     load.wait_for_progress();
@@ -210,7 +210,7 @@ fn a_server_that_is_shut_down_is_left_and_waited_for() {
 
 #[test]
 fn a_server_that_comes_late_is_waited_for() {
-    let (_folder, path) = image(64 << 20);
+    let (_directory, path) = image(64 << 20);
     let mut server = NbdServer::qemu(&path, &[]);
     server.kill();
     let daemon = Daemon::serve(["--lun", &server.text()]);
@@ -225,7 +225,7 @@ fn a_server_that_comes_late_is_waited_for() {
 
 #[test]
 fn inquiry_shows_what_a_server_says_about_an_export() {
-    let (_folder, path) = image(32 << 20);
+    let (_directory, path) = image(32 << 20);
     let server = NbdServer::qemu(&path, &["--shared=2", "--read-only"]);
     let inquiry = |more: &[&str]| {
         run(Daemon::command().args(["inquiry", &server.text()]).args(more), Duration::from_secs(60))
@@ -244,9 +244,9 @@ fn inquiry_shows_what_a_server_says_about_an_export() {
 
 #[test]
 fn exports_are_copied_and_measured() {
-    let (folder, path) = image(32 << 20);
+    let (directory, path) = image(32 << 20);
     let server = NbdServer::qemu(&path, &["--shared=2"]);
-    let (source, back) = (folder.path().join("source"), folder.path().join("back"));
+    let (source, back) = (directory.path().join("source"), directory.path().join("back"));
     let mut data = vec![0; 32 << 20];
     data[5 << 20..6 << 20].copy_from_slice(&Noise(5).bytes(1 << 20));
     std::fs::write(&source, &data).expect("a file");

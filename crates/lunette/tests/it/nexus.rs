@@ -457,8 +457,8 @@ fn of_two_busy_sessions_on_one_core_one_moves_to_a_core_that_idles() {
     let [one, other, ..] = usable[..] else {
         return eprintln!("this machine has one core: there is none to move to");
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     let text = format!(
         "cores = '{one},{other}'\n[[portal]]\nlisten = '127.0.0.1:0'\n\
          [[portal]]\nlisten = '127.0.0.1:0'\ncores = '{other}'\n\
@@ -508,13 +508,13 @@ fn reserve_persistently(holder: &mut Initiator) {
 
 #[test]
 fn a_unit_whose_kept_reservations_are_damaged_is_not_served() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let state = folder.path().join("state").display().to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = directory.path().join("state").display().to_string();
     let serve = || Daemon::serve(["--state-dir", &state, "--lun", "ram:1M,serial=S"]);
     let daemon = serve();
     reserve_persistently(&mut session(&daemon.lun(0), "holder"));
     daemon.stop();
-    let file = folder.path().join("state/reservations-53");
+    let file = directory.path().join("state/reservations-53");
     let kept = std::fs::read(&file).expect("kept");
     let mut flipped = kept.clone();
     flipped[kept.len() / 2] ^= 1;
@@ -538,9 +538,9 @@ fn a_unit_whose_kept_reservations_are_damaged_is_not_served() {
 
 #[test]
 fn reservations_with_aptpl_outlive_the_daemon() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let state = folder.path().join("state").display().to_string();
-    let file = format!("file:{},size=1M", folder.path().join("unit").display());
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = directory.path().join("state").display().to_string();
+    let file = format!("file:{},size=1M", directory.path().join("unit").display());
     let serve = || Daemon::serve(["--state-dir", &state, "--lun", &file]);
     let daemon = serve();
     let mut holder = session(&daemon.lun(0), "holder");
@@ -560,8 +560,8 @@ fn reservations_with_aptpl_outlive_the_daemon() {
 fn a_kept_reservation_is_its_holder_s_whatever_targets_come_before() {
     const KEPT: &str = "[[target]]\nname = 'iqn.2026-11.a:kept'\nluns = ['disk']\n";
     const OTHER: &str = "[[target]]\nname = 'iqn.2026-11.a:another'\nluns = ['disk']\n";
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("lunette.toml");
     let serve = |targets: &[&str]| {
         let text = format!(
             "state_dir = 'state'\n[[lun]]\nname = 'disk'\nram = '1M'\nserial = 'S'\n{}",

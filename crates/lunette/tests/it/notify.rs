@@ -17,23 +17,23 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A manager that starts one daemon.
 struct Manager {
     socket: UnixDatagram,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Manager {
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let socket = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let socket = UnixDatagram::bind(directory.path().join("notify")).expect("a socket");
         socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
-        Self { socket, folder }
+        Self { socket, directory }
     }
 
     fn start(&self, command: &mut Command) -> Daemon {
-        Daemon::start(command.env("NOTIFY_SOCKET", self.folder.path().join("notify")))
+        Daemon::start(command.env("NOTIFY_SOCKET", self.directory.path().join("notify")))
     }
 
     fn file(&self) -> PathBuf {
-        self.folder.path().join("lunette.toml")
+        self.directory.path().join("lunette.toml")
     }
 
     /// Writes a configuration file with this many LUNs.
@@ -134,7 +134,7 @@ fn the_packaged_unit_reloads_a_daemon_whose_admin_interface_is_elsewhere() {
         run(reload.env("LUNETTE_ADMIN", admin).env("LUNETTE_ADMIN_TOKEN_FILE", tokens), PATIENCE)
     };
     // The outcome of a known address is checked: here nothing answers.
-    let tokens = manager.folder.path().join("tokens");
+    let tokens = manager.directory.path().join("tokens");
     fs::write(&tokens, "root 0123456789abcdef0123456789abcdef").expect("a file");
     fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("its mode");
     let asked = reload("http://127.0.0.1:1", &tokens.display().to_string());

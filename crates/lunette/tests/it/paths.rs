@@ -38,10 +38,10 @@ name = "iqn.2026-11.io.lunette:disk"
 
 /// A daemon with two portals, and the unit through each of them.
 pub(crate) fn served() -> (Served, [Url; 2]) {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("lunette.toml");
     fs::write(&file, FILE).expect("a file");
-    let served = Served { daemon: Daemon::serve_file(&file), folder };
+    let served = Served { daemon: Daemon::serve_file(&file), directory };
     let portals = request(&socket(&served), "GET", "/v1/portals", "", "").json();
     let url = served.daemon.lun(0);
     let at = |index: usize| {
@@ -53,7 +53,7 @@ pub(crate) fn served() -> (Served, [Url; 2]) {
 }
 
 fn socket(served: &Served) -> std::path::PathBuf {
-    served.folder.path().join("admin.sock")
+    served.directory.path().join("admin.sock")
 }
 
 /// A session that has consumed the unit attention of a new nexus.

@@ -23,20 +23,20 @@ const NO_SUCH_UNIT: [u8; 2] = [0x25, 0];
 /// A daemon with its own configuration file and admin socket.
 pub(crate) struct Served {
     pub(crate) daemon: Daemon,
-    pub(crate) folder: TempDir,
+    pub(crate) directory: TempDir,
 }
 
 impl Served {
     /// LUN 0, `kept`, and what these lines add.
     pub(crate) fn with(luns: &str, list: &str) -> Served {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let file = folder.path().join("lunette.toml");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("lunette.toml");
         fs::write(&file, text(luns, list)).expect("a file");
-        Served { daemon: Daemon::serve_file(&file), folder }
+        Served { daemon: Daemon::serve_file(&file), directory }
     }
 
     pub(crate) fn file(&self) -> PathBuf {
-        self.folder.path().join("lunette.toml")
+        self.directory.path().join("lunette.toml")
     }
 
     fn write(&self, luns: &str, list: &str) {
@@ -45,7 +45,7 @@ impl Served {
 
     /// A command for this daemon.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Outcome {
-        ask(&self.folder.path().join("admin.sock"), arguments)
+        ask(&self.directory.path().join("admin.sock"), arguments)
     }
 
     /// The same, which succeeds.
@@ -203,7 +203,7 @@ fn a_change_that_waits_for_a_hung_disk_holds_up_neither_the_end_nor_what_is_said
     session.write_blocks(1, 0, 512, &[1; 512], false).expect("it is in the page cache");
     session.issue(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, Vec::new()).expect("it is sent");
     fuse.wait_until_held();
-    let socket = served.folder.path().join("admin.sock");
+    let socket = served.directory.path().join("admin.sock");
     let removed = std::thread::spawn(move || ask(&socket, &["lun", "remove", "hung"]));
     wait_until("it is hidden", || served.daemon.log().contains("configuration: remove LUN hung"));
     served.daemon.signal("TERM");
@@ -235,7 +235,7 @@ fn a_target_is_removed_while_its_disk_hangs_and_whoever_asked_for_it_is_warned()
     session.write_blocks(1, 0, 512, &[1; 512], false).expect("it is in the page cache");
     session.issue(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, Vec::new()).expect("it is sent");
     fuse.wait_until_held();
-    let socket = served.folder.path().join("admin.sock");
+    let socket = served.directory.path().join("admin.sock");
     let removed =
         std::thread::spawn(move || ask(&socket, &["target", "remove", "iqn.2026-11.io.lunette:goes"]));
     wait_until("it is removed", || served.daemon.log().contains("configuration: remove target"));
@@ -255,8 +255,8 @@ fn a_target_is_removed_while_its_disk_hangs_and_whoever_asked_for_it_is_warned()
 
 #[test]
 fn the_usual_socket_is_found_by_commands_and_one_that_is_taken_costs_only_the_interface() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = folder.path().join("lunette.toml");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("lunette.toml");
     let mut text = text("", "").replace("admin = \"./admin.sock\"\n", "");
     text.insert_str(0, "cores = \"0\"\n");
     fs::write(&file, &text).expect("a file");
@@ -294,8 +294,8 @@ fn the_usual_socket_is_found_by_commands_and_one_that_is_taken_costs_only_the_in
 
 #[test]
 fn a_disk_that_is_larger_than_its_size_says_is_made_writable_as_it_is() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let disk = folder.path().join("disk");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let disk = directory.path().join("disk");
     fs::write(&disk, vec![7; 2 << 20]).expect("a file");
     let lun = format!(
         "[[lun]]\nname = \"disk\"\nfile = {disk:?}\nsize = \"1M\"\nserial = \"S\"\nread_only = true\n"
@@ -319,11 +319,11 @@ fn a_disk_that_is_larger_than_its_size_says_is_made_writable_as_it_is() {
 
 #[test]
 fn a_daemon_without_a_file_shows_what_runs_and_has_nothing_to_read_again() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let socket = folder.path().join("admin.sock");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let socket = directory.path().join("admin.sock");
     let daemon = Daemon::serve(["--admin", socket.to_str().expect("a plain path"), "--lun", "ram:1M,ro"]);
     let shown = ask(&socket, &["config", "show"]).expect_success("it is shown");
-    let copy = folder.path().join("copy.toml");
+    let copy = directory.path().join("copy.toml");
     fs::write(&copy, &shown).expect("a file");
     Daemon::command().arg("check").arg(&copy).status().expect("it runs");
     assert!(shown.contains("ram = \"1M\"\nread_only = true\n"), "{shown}");
@@ -333,7 +333,7 @@ fn a_daemon_without_a_file_shows_what_runs_and_has_nothing_to_read_again() {
         "{}",
         outcome.text
     );
-    let lost = ask(&folder.path().join("other.sock"), &["reload"]);
+    let lost = ask(&directory.path().join("other.sock"), &["reload"]);
     assert!(lost.text.contains("is a daemon running (lunette serve)? name its socket"), "{}", lost.text);
     daemon.stop();
 }

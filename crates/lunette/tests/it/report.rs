@@ -45,7 +45,7 @@ fn column(out: &Path, name: &str) -> Vec<(String, f64)> {
     figures
 }
 
-/// Measures a plan into a separate folder.
+/// Measures a plan into a separate directory.
 fn measured(plan: &str, options: &[&str]) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (file, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
@@ -85,13 +85,13 @@ fn a_plan_is_measured_and_gone_on_with() {
     let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     fs::write(&plan, PLAN).expect("the plan is written");
     let theirs = out.join("packages/keep");
-    fs::create_dir_all(theirs.parent().expect("a folder")).expect("a folder is made");
+    fs::create_dir_all(theirs.parent().expect("a directory")).expect("a directory is made");
     fs::write(&theirs, "theirs").expect("a file is written");
     let arguments = [plan.to_str().expect("UTF-8"), "--quick", "-o", out.to_str().expect("UTF-8")];
     let made = report(&arguments);
     assert!(made.status.success(), "{}", text_of(&made));
     let left: Vec<String> = fs::read_dir(&out)
-        .expect("the folder is there")
+        .expect("the directory is there")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
         .collect();
     assert_eq!(left.len(), 6, "files of LUNs are removed: {left:?}");
@@ -203,7 +203,7 @@ fn tgt_is_measured_beside_ours() {
     {
         assert!(page.contains(part), "{part}");
     }
-    assert_eq!(fs::read_dir(&out).expect("the folder is there").count(), 5, "files of LUNs are removed");
+    assert_eq!(fs::read_dir(&out).expect("the directory is there").count(), 5, "files of LUNs are removed");
 }
 
 #[test]

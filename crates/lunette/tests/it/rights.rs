@@ -106,35 +106,35 @@ fn assert_closed_to_nobody(daemon: &Daemon) {
     assert_eq!(String::from_utf8_lossy(&outcome.stdout), "own\n");
 }
 
-fn write(folder: &Path, more: &str, list: &str) {
+fn write(directory: &Path, more: &str, list: &str) {
     let text = format!(
         "admin = \"./admin.sock\"\nstate_dir = \"./state\"\nportal = [{{ listen = \"127.0.0.1:0\" }}]\n\n\
          [[lun]]\nname = \"disk\"\nfile = \"disk.img\"\nsize = \"1M\"\nserial = \"one\"\n{more}\n\
          [[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\nluns = [\"disk\"{list}]\n"
     );
-    fs::write(folder.join("lunette.toml"), text).expect("a file");
+    fs::write(directory.join("lunette.toml"), text).expect("a file");
 }
 
 #[test]
 fn a_daemon_that_root_has_started_becomes_a_user() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("others may look");
-    write(folder.path(), "[[lun]]\nname = \"memory\"\nram = \"64M\"\nwarn_at = \"50%\"\n", ", \"memory\"");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("others may look");
+    write(directory.path(), "[[lun]]\nname = \"memory\"\nram = \"64M\"\nwarn_at = \"50%\"\n", ", \"memory\"");
     let mut command = Daemon::command();
-    command.args(["serve", "--user", NOBODY, "--config"]).arg(folder.path().join("lunette.toml"));
+    command.args(["serve", "--user", NOBODY, "--config"]).arg(directory.path().join("lunette.toml"));
     if !rustix::process::geteuid().is_root() {
         let outcome = run(&mut command, Duration::from_secs(60));
         assert!(outcome.text.contains("only root may become another user"), "{}", outcome.text);
         return;
     }
-    chown(folder.path(), Some(id_of_nobody()), None).expect("it may remove its socket there");
+    chown(directory.path(), Some(id_of_nobody()), None).expect("it may remove its socket there");
     let daemon = Daemon::start(&mut command);
     assert_rights(&daemon, 0);
     assert_closed_to_nobody(&daemon);
-    let admin = folder.path().join("admin.sock");
+    let admin = directory.path().join("admin.sock");
     let found = fs::metadata(&admin).expect("it listens there");
     assert_eq!((found.uid(), found.mode() & 0o777), (id_of_nobody(), 0o600), "the user's alone");
-    assert_eq!(fs::metadata(folder.path().join("state")).expect("it was made").uid(), id_of_nobody());
+    assert_eq!(fs::metadata(directory.path().join("state")).expect("it was made").uid(), id_of_nobody());
 
     // It may still see how much of it is in use.
     let used = || {
@@ -146,11 +146,11 @@ fn a_daemon_that_root_has_started_becomes_a_user() {
     assert_eq!(used(), Some(0), "nothing was written");
 
     // What only root may open is refused now, with the reason.
-    let secret = folder.path().join("secret.img");
+    let secret = directory.path().join("secret.img");
     fs::write(&secret, [0; 4096]).expect("a file");
     fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("nobody may");
     write(
-        folder.path(),
+        directory.path(),
         "[[lun]]\nname = \"secret\"\nfile = \"secret.img\"\nserial = \"two\"\n",
         ", \"secret\"",
     );

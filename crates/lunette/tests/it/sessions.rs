@@ -36,7 +36,7 @@ fn who_is_connected_is_shown_with_what_it_does_and_can_be_disconnected() {
     let table = served.must(&["sessions"]);
     assert!(table.contains("IN FLIGHT") && table.contains("portal 127.0.0.1:"), "{table}");
 
-    let socket = served.folder.path().join("admin.sock");
+    let socket = served.directory.path().join("admin.sock");
     let page = request(&socket, "GET", "/v1/sessions?limit=1", "", "").json();
     assert_eq!((&page["items"][0]["id"], &page["next"]), (&first["id"], &first["id"]));
     let rest = request(&socket, "GET", &format!("/v1/sessions?after={}", page["next"]), "", "").json();
@@ -69,8 +69,8 @@ fn who_is_connected_is_shown_with_what_it_does_and_can_be_disconnected() {
 #[test]
 fn initiators_of_aoe_are_shown_with_their_interface_and_have_no_session_to_end() {
     let network = Network::new(1500, 21);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let socket = folder.path().join("admin.sock");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let socket = directory.path().join("admin.sock");
     let daemon = serve(&network, &["ram:1M,aoe=1.1"], &["--admin", socket.to_str().expect("UTF-8")]);
     let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     guest.read(0, 2).expect("READ SECTORS");

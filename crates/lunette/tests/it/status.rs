@@ -37,13 +37,13 @@ fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     }
     drop(session);
 
-    // Its folder belongs to another user for a moment: it is not opened at the next start.
+    // Its directory belongs to another user for a moment: it is not opened at the next start.
     served.daemon.stop();
-    let file = served.folder.path().join("lunette.toml");
-    let image = served.folder.path().join("f.img");
+    let file = served.directory.path().join("lunette.toml");
+    let image = served.directory.path().join("f.img");
     fs::remove_file(&image).expect("it was there");
-    fs::create_dir(&image).expect("a folder in its place");
-    let served = Served { daemon: Daemon::serve_file(&file), folder: served.folder };
+    fs::create_dir(&image).expect("a directory in its place");
+    let served = Served { daemon: Daemon::serve_file(&file), directory: served.directory };
     let ill = served.ask(&["status"]);
     assert_eq!(code(&ill), Some(3), "{}", ill.text);
     for part in ["LUNs      2, of which 1 not well\n          f: late: ", "lunette: not well: LUN f\n"] {
@@ -53,7 +53,7 @@ fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let mut command = Daemon::command();
-    command.arg("status").env("LUNETTE_ADMIN", served.folder.path().join("admin.sock"));
+    command.arg("status").env("LUNETTE_ADMIN", served.directory.path().join("admin.sock"));
     let unread = command.stdout(writer).output().expect("it runs");
     assert_eq!(unread.status.code(), Some(141));
     assert_eq!(String::from_utf8_lossy(&unread.stderr), "");
@@ -70,7 +70,7 @@ fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     let late = luns.as_array().expect("a list").iter().find(|lun| lun["name"] == "f").expect("the LUN");
     assert_eq!((&late["state"], &late["size_bytes"]), (&"late".into(), &Value::Null), "{late}");
     served.daemon.stop();
-    let gone = super::reload::ask(&served.folder.path().join("admin.sock"), &["status"]);
+    let gone = super::reload::ask(&served.directory.path().join("admin.sock"), &["status"]);
     assert_eq!(code(&gone), Some(1), "{}", gone.text);
 }
 
@@ -123,7 +123,7 @@ impl Watching {
     }
 
     fn run(served: &Served, command: &mut Command) -> Watching {
-        command.env("LUNETTE_ADMIN", served.folder.path().join("admin.sock"));
+        command.env("LUNETTE_ADMIN", served.directory.path().join("admin.sock"));
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
         let lines = BufReader::new(child.stdout.take().expect("a pipe"));
         Watching { child, lines }

@@ -19,7 +19,7 @@ const WEB: &str = "0123456789abcdef-web";
 /// A daemon whose admin interface is at an address.
 struct Served {
     daemon: Daemon,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Served {
@@ -28,21 +28,21 @@ impl Served {
         Served::within(tempfile::tempdir().expect("a temporary directory"), tokens, lines)
     }
 
-    /// The same, with what is already in its folder.
-    fn within(folder: TempDir, tokens: &str, lines: &str) -> Served {
-        write_private(&folder.path().join("tokens"), tokens);
+    /// The same, with what is already in its directory.
+    fn within(directory: TempDir, tokens: &str, lines: &str) -> Served {
+        write_private(&directory.path().join("tokens"), tokens);
         let text = format!(
             "admin = \"127.0.0.1:0\"\nadmin_token_file = \"tokens\"\n{lines}\n\
              portal = [{{ listen = \"127.0.0.1:0\" }}]\n\
              lun = [{{ name = \"kept\", ram = \"1M\" }}]\n[[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\n"
         );
-        let file = folder.path().join("lunette.toml");
+        let file = directory.path().join("lunette.toml");
         fs::write(&file, text).expect("a file");
-        Served { daemon: Daemon::serve_file(&file), folder }
+        Served { daemon: Daemon::serve_file(&file), directory }
     }
 
     fn file(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// Where it is, according to the banner.
@@ -142,13 +142,13 @@ fn a_reload_replaces_the_tokens() {
 
 #[test]
 fn a_daemon_without_a_file_reads_its_tokens_again_and_keeps_what_was_changed() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let tokens = folder.path().join("tokens");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let tokens = directory.path().join("tokens");
     write_private(&tokens, &format!("ops {OPS}\n"));
     let named = tokens.to_str().expect("a plain path");
     let daemon =
         Daemon::serve(["--admin", "127.0.0.1:0", "--admin-token-file", named, "--lun", "ram:1M,name=kept"]);
-    let served = Served { daemon, folder };
+    let served = Served { daemon, directory };
     assert_eq!(served.request("POST", "/v1/luns", Some(OPS), MORE).status, 200);
     write_private(&tokens, "web short\n");
     let refused = served.request("POST", "/v1/reload", Some(OPS), "");
@@ -273,13 +273,13 @@ impl Authority {
 
     /// Writes its certificate to `ca.pem`, and the certificate and key of a daemon at 127.0.0.1 to `cert.pem`
     /// and `key.pem`.
-    fn certify(&self, folder: &Path) {
+    fn certify(&self, directory: &Path) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("names");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
-        fs::write(folder.join("ca.pem"), self.0.pem()).expect("a file");
-        fs::write(folder.join("cert.pem"), certificate.pem()).expect("a file");
-        write_private(&folder.join("key.pem"), &key.serialize_pem());
+        fs::write(directory.join("ca.pem"), self.0.pem()).expect("a file");
+        fs::write(directory.join("cert.pem"), certificate.pem()).expect("a file");
+        write_private(&directory.join("key.pem"), &key.serialize_pem());
     }
 }
 
@@ -287,9 +287,9 @@ const IDENTITY: &str = "admin_certificate = \"cert.pem\"\nadmin_key = \"key.pem\
 
 /// A daemon whose interface is encrypted.
 fn encrypted(authority: &Authority) -> Served {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    authority.certify(folder.path());
-    let served = Served::within(folder, &format!("ops {OPS}\n"), IDENTITY);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    authority.certify(directory.path());
+    let served = Served::within(directory, &format!("ops {OPS}\n"), IDENTITY);
     assert!(served.place().starts_with("https://127.0.0.1:"), "{}", served.place());
     served
 }
@@ -371,7 +371,7 @@ fn a_load_generator_reads_the_target_s_cpu_time_over_tls() {
         let target = served.daemon.lun(0).to_string();
         command.args(["bench", &target, "--runtime", "1s", "--ramp", "0", "--json=run.json"]);
         command
-            .current_dir(served.folder.path())
+            .current_dir(served.directory.path())
             .args(["--target-admin", served.place(), "--admin-ca"])
             .arg(authority);
         run(&mut command, Duration::from_secs(60))
@@ -393,14 +393,14 @@ fn a_load_generator_reads_the_target_s_cpu_time_over_tls() {
 
 #[test]
 fn a_daemon_without_a_file_has_its_tokens_and_certificate_from_its_arguments() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    Authority::new().certify(folder.path());
-    write_private(&folder.path().join("tokens"), &format!("ops {OPS}\n"));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    Authority::new().certify(directory.path());
+    write_private(&directory.path().join("tokens"), &format!("ops {OPS}\n"));
     let mut command = Daemon::command();
-    command.current_dir(folder.path()).args(["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
+    command.current_dir(directory.path()).args(["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
     command.args(["--admin", "127.0.0.1:0", "--admin-token-file", "tokens"]);
     command.args(["--admin-certificate", "cert.pem", "--admin-key", "key.pem"]);
-    let served = Served { daemon: Daemon::start(&mut command), folder };
+    let served = Served { daemon: Daemon::start(&mut command), directory };
     let ca = served.file("ca.pem");
     let add = ["lun", "add", "ram:1M,name=more"];
     ask(&served, served.place(), &ca, &add).expect_success("the token is in its file");
@@ -428,7 +428,7 @@ fn a_reload_replaces_the_certificate_or_leaves_all_as_it_was() {
         refused.text
     );
 
-    Authority::new().certify(served.folder.path());
+    Authority::new().certify(served.directory.path());
     let step =
         format!("use certificate {} for new admin connections\n1 step", served.file("cert.pem").display());
     let dry = ask(&served, served.place(), &old, &["reload", "--dry-run"]).expect_success("it can be read");
@@ -457,19 +457,19 @@ fn an_idle_handshake_blocks_nobody() {
     served.daemon.stop();
 }
 
-/// The output of `lunette check` for a file in this folder.
-fn check(folder: &Path, lines: &str) -> Outcome {
+/// The output of `lunette check` for a file in this directory.
+fn check(directory: &Path, lines: &str) -> Outcome {
     let rest = "lun = [{ ram = \"1M\" }]\n[[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\n";
-    let file = folder.join("lunette.toml");
+    let file = directory.join("lunette.toml");
     fs::write(&file, format!("{lines}\nportal = [{{ listen = \"127.0.0.1:0\" }}]\n{rest}")).expect("a file");
     run(Daemon::command().arg("check").arg(file), Duration::from_secs(60))
 }
 
 #[test]
 fn tokens_that_travel_unencrypted_or_have_no_effect_are_warned_of() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    Authority::new().certify(folder.path());
-    write_private(&folder.path().join("tokens"), &format!("ops {OPS}\n"));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    Authority::new().certify(directory.path());
+    write_private(&directory.path().join("tokens"), &format!("ops {OPS}\n"));
     let tokens = "admin_token_file = \"tokens\"";
     for (admin, lines, warning) in [
         ("0.0.0.0:0", tokens.to_owned(), Some("tokens travel to 0.0.0.0:0 unencrypted")),
@@ -479,7 +479,7 @@ fn tokens_that_travel_unencrypted_or_have_no_effect_are_warned_of() {
         ("./admin.sock", IDENTITY.to_owned(), Some("admin_key: this has no effect on a socket")),
         ("none", tokens.to_owned(), Some("this has no effect without an admin interface")),
     ] {
-        let outcome = check(folder.path(), &format!("admin = \"{admin}\"\n{lines}"));
+        let outcome = check(directory.path(), &format!("admin = \"{admin}\"\n{lines}"));
         let text = outcome.expect_success(admin);
         assert_eq!(text.contains("warning: "), warning.is_some(), "{admin} {lines}: {text}");
         assert!(text.contains(warning.unwrap_or_default()), "{admin} {lines}: {text}");
@@ -488,11 +488,11 @@ fn tokens_that_travel_unencrypted_or_have_no_effect_are_warned_of() {
 
 #[test]
 fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    Authority::new().certify(folder.path());
-    let file = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    Authority::new().certify(directory.path());
+    let file = |name: &str| directory.path().join(name);
     let good = fs::read_to_string(file("key.pem")).expect("it is there");
-    let check = |lines: &str| check(folder.path(), &format!("admin = \"127.0.0.1:0\"\n{lines}"));
+    let check = |lines: &str| check(directory.path(), &format!("admin = \"127.0.0.1:0\"\n{lines}"));
     check(IDENTITY).expect_success("both are good");
     let other = KeyPair::generate().expect("a key").serialize_pem();
     for (lines, key, named) in [
@@ -527,7 +527,7 @@ fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
     assert!(outcome.text.contains(":3:13: admin_key: "), "{}", outcome.text);
     assert!(outcome.text.contains("(mode 644); chmod 600 /"), "{}", outcome.text);
     let mut options = Daemon::command();
-    options.current_dir(folder.path()).args(["serve", "--admin-certificate", "cert.pem"]);
+    options.current_dir(directory.path()).args(["serve", "--admin-certificate", "cert.pem"]);
     let outcome = run(&mut options, Duration::from_secs(60));
     assert!(
         outcome.text.contains("--admin-certificate: the private key is missing; add --admin-key FILE"),

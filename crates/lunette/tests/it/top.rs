@@ -17,13 +17,13 @@ const SESSION: &str = "stty rows 24 cols 80; stty -g >before
 /// Shows it on a separate terminal and ends it, given the pipe that it reads keys from and its process id. It
 /// must leave the terminal as it was.
 fn ends(served: &Served, end: impl FnOnce(&mut ChildStdin, &str)) {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
-    let screen = fs::File::create(folder.path().join("screen")).expect("a file");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let text = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+    let screen = fs::File::create(directory.path().join("screen")).expect("a file");
     let mut command = tool("script");
-    command.args(["-q", "-c", SESSION, "/dev/null"]).current_dir(folder.path()).stdin(Stdio::piped());
+    command.args(["-q", "-c", SESSION, "/dev/null"]).current_dir(directory.path()).stdin(Stdio::piped());
     command.env("SHELL", "/bin/sh").env("TERM", "xterm").env("LUNETTE", Daemon::command().get_program());
-    command.env("LUNETTE_ADMIN", served.folder.path().join("admin.sock"));
+    command.env("LUNETTE_ADMIN", served.directory.path().join("admin.sock"));
     let mut script = spawn(&mut command, &screen);
     let mut keys = script.stdin.take().expect("a pipe");
     wait_until("it is drawn", || {

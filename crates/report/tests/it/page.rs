@@ -1,7 +1,7 @@
 //! The page as a reader sees it.
 
 use super::browser;
-use super::synthetic::{Quiet, Synthetic, folder, plan};
+use super::synthetic::{Quiet, Synthetic, directory, plan};
 use report::{Plan, Request, builtin, make};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const SMALL_PHONE: (u32, u32) = (320, 6000);
 
 /// A report from fake results; kept in `LUNETTE_KEEP`, if set, for inspection.
 fn report(name: &str, plan: &Plan, text: &str) -> (PathBuf, tempfile::TempDir) {
-    let temporary = folder();
+    let temporary = directory();
     let directory = std::env::var_os("LUNETTE_KEEP")
         .map_or_else(|| temporary.path().to_path_buf(), |keep| Path::new(&keep).join(test_name()).join(name));
     let _ = fs::remove_dir_all(directory.join("raw"));

@@ -1,8 +1,8 @@
 //! What is measured when, and what is saved.
 
-use super::synthetic::{Quiet, Synthetic, folder, plan};
+use super::synthetic::{Quiet, Synthetic, directory, plan};
 use bench::result::RunResult;
-use report::{Folder, Outcome, Plan, Request, make, rows};
+use report::{Outcome, Plan, RawDirectory, Request, make, rows};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn report(plan: &Plan, request: &Request, testbed: &mut Synthetic) -> Result<rep
 
 #[test]
 fn every_row_runs_once_before_any_runs_again() {
-    let directory = folder();
+    let directory = directory();
     let mut testbed = Synthetic::default();
     let done = report(&plan(PLAN), &request(directory.path(), false), &mut testbed).unwrap();
     assert_eq!((done.measured, done.total), (12, 12));
@@ -36,7 +36,7 @@ fn every_row_runs_once_before_any_runs_again() {
 
 #[test]
 fn an_interrupted_report_goes_on_where_it_stopped() {
-    let directory = folder();
+    let directory = directory();
     let first = request(directory.path(), false);
     let stop_after = Some((5, Arc::clone(&first.stop)));
     let mut testbed = Synthetic { stop_after, ..Synthetic::default() };
@@ -63,7 +63,7 @@ fn an_interrupted_report_goes_on_where_it_stopped() {
 
 #[test]
 fn a_report_is_not_mixed_with_another() {
-    let directory = folder();
+    let directory = directory();
     report(&plan(PLAN), &request(directory.path(), false), &mut Synthetic::default()).unwrap();
     let again = report(&plan(PLAN), &request(directory.path(), false), &mut Synthetic::default());
     assert!(again.unwrap_err()[0].contains("add --resume to continue it"));
@@ -75,7 +75,7 @@ fn a_report_is_not_mixed_with_another() {
 
 #[test]
 fn a_row_that_fails_is_reported_and_retried() {
-    let directory = folder();
+    let directory = directory();
     let mut testbed = Synthetic { failing: vec![2], ..Synthetic::default() };
     let done = report(&plan(PLAN), &request(directory.path(), false), &mut testbed).unwrap();
     assert_eq!((done.measured, done.total, done.failed.len()), (9, 12, 1));
@@ -92,7 +92,7 @@ fn a_row_that_fails_is_reported_and_retried() {
 
 #[test]
 fn what_cannot_start_is_reported_before_anything_runs() {
-    let directory = folder();
+    let directory = directory();
     let unready = vec!["tgt: no package; apt-get install tgt".to_string()];
     let mut testbed = Synthetic { unready: unready.clone(), ..Synthetic::default() };
     assert_eq!(report(&plan(PLAN), &request(directory.path(), false), &mut testbed), Err(unready));
@@ -103,7 +103,7 @@ fn what_cannot_start_is_reported_before_anything_runs() {
 fn what_others_keep_is_written_over_only_if_allowed() {
     let text = "[[target]]\nname = 'theirs'\nurl = 'iscsi://h/iqn.2001-04.com.example:x/0'\n[[target]]\nname = 'disk'\n\
                 store = 'block:/dev/null'\n[[matrix]]\nrw = ['read', 'write']";
-    let directory = folder();
+    let directory = directory();
     let refused = report(&plan(text), &request(directory.path(), false), &mut Synthetic::default());
     assert_eq!(refused.unwrap_err().len(), 2);
     let mut allowed = plan(text);
@@ -113,7 +113,7 @@ fn what_others_keep_is_written_over_only_if_allowed() {
 
 #[test]
 fn secrets_stay_out_of_the_report() {
-    let directory = folder();
+    let directory = directory();
     let text = PLAN.replacen(
         "name = 'ours'",
         "name = 'ours'\nurl = 'iscsi://me%geheim@h/iqn.2001-04.com.example:x/0'",
@@ -134,11 +134,11 @@ fn secrets_stay_out_of_the_report() {
 
 #[test]
 fn the_tables_hold_what_was_measured() {
-    let directory = folder();
+    let directory = directory();
     let plan = plan(PLAN);
     report(&plan, &request(directory.path(), false), &mut Synthetic::default()).unwrap();
-    let header = Folder::open(directory.path()).unwrap().header().unwrap().unwrap();
-    let records = Folder::open(directory.path()).unwrap().records(&header.plan).unwrap();
+    let header = RawDirectory::open(directory.path()).unwrap().header().unwrap().unwrap();
+    let records = RawDirectory::open(directory.path()).unwrap().records(&header.plan).unwrap();
     let results = |row: usize| -> Vec<&RunResult> {
         let of_row = records.values().filter(|record| record.row == row);
         of_row

@@ -174,7 +174,7 @@ impl Progress for Quiet {
 }
 
 /// A directory in memory: every saved result is synced, and there are hundreds.
-pub fn folder() -> tempfile::TempDir {
+pub fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
 

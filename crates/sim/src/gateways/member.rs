@@ -4,7 +4,7 @@ use super::change::Change;
 use super::image::Image;
 use super::plan::Plan;
 use super::rados::Client;
-use crate::folder::Folder;
+use crate::directory::Directory;
 use crate::kernel::Kernel;
 use crate::net::Shared;
 use crate::register::BLOCK_BYTES;
@@ -144,9 +144,10 @@ impl Member {
             kernel
         };
         let lines = |_: &Setup<'_>, _| Ok(Vec::new());
-        let folder = Box::new(Folder::new(Rng::with_seed(0), 0));
+        let directory = Box::new(Directory::new(Rng::with_seed(0), 0));
         let stores = vec![(self.image.clone() as _, Arc::default())];
-        let cores = Cores::new(config, stores, vec![listener], folder, lines, kernel).expect("descriptors");
+        let cores =
+            Cores::new(config, stores, vec![listener], directory, lines, kernel).expect("descriptors");
         let mut daemon = Daemon::new(cores, self.cores, self.first, self.first + self.cores);
         daemon.cores.open_shared(0, self.image.clone());
         daemon.wake(net);

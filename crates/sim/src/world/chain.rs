@@ -3,8 +3,8 @@
 use super::daemon::Daemon;
 use super::opening::Opening;
 use super::{Counted, Kind, Plan, lose, serial, stores};
+use crate::directory::Directory;
 use crate::disk::Disk;
-use crate::folder::Folder;
 use crate::initiator::Habits;
 use crate::initiator::carrier::{Carrier, Protocol};
 use crate::initiator::link::Link;
@@ -117,9 +117,9 @@ pub(super) fn draw(seed: u64, kinds: &mut [Kind]) -> Option<Chain> {
 }
 
 /// The saved record of a unit's losses.
-fn noted(folder: &Folder, unit: usize) -> Option<Vec<u8>> {
+fn noted(directory: &Directory, unit: usize) -> Option<Vec<u8>> {
     let serial: String = format!("BACK{unit}").bytes().map(|byte| format!("{byte:02x}")).collect();
-    folder.read(Path::new(&format!("/state/losses-{serial}"))).ok()
+    directory.read(Path::new(&format!("/state/losses-{serial}"))).ok()
 }
 
 fn address() -> SocketAddr {
@@ -138,7 +138,7 @@ pub(super) struct Unit {
 /// The second daemon.
 pub(super) struct Back {
     net: Shared,
-    folder: Folder,
+    directory: Directory,
     /// Its first host.
     first: usize,
     chain: Chain,
@@ -167,7 +167,7 @@ impl Back {
         let first = plan.cores + plan.initiators.len() + 2 + atas;
         let mut back = Back {
             net: net.clone(),
-            folder: Folder::new(Rng::with_seed(SALT), 0),
+            directory: Directory::new(Rng::with_seed(SALT), 0),
             first,
             chain,
             daemon: None,
@@ -212,13 +212,14 @@ impl Back {
     fn starts(&mut self, plan: &Plan) {
         let config = self.config(plan);
         let listener = self.net.borrow_mut().listen(address());
-        self.noted = (0..plan.kinds.len()).map(|unit| noted(&self.folder, unit)).collect();
+        self.noted = (0..plan.kinds.len()).map(|unit| noted(&self.directory, unit)).collect();
         let stores = stores(plan, &self.net, std::mem::take(&mut self.disks));
         let (net, first, lives) = (self.net.clone(), self.first, self.lives);
         let kernel = |core, waker| Kernel::new(first + core, net.clone(), ARENA_BYTES, Some(waker), lives);
         let lines = |_: &Setup<'_>, _| Ok(Vec::new());
-        let folder = Box::new(self.folder.clone());
-        let cores = Cores::new(config, stores, vec![listener], folder, lines, kernel).expect("descriptors");
+        let directory = Box::new(self.directory.clone());
+        let cores =
+            Cores::new(config, stores, vec![listener], directory, lines, kernel).expect("descriptors");
         let daemon = Daemon::new(cores, self.chain.cores, first, first + self.chain.cores);
         daemon.wake(&self.net);
         self.daemon = Some(daemon);
@@ -240,7 +241,7 @@ impl Back {
         let text =
             if loses_power { "power of the second daemon fails" } else { "the second daemon is killed" };
         self.note(u64::from(loses_power), text);
-        self.folder.crash(loses_power);
+        self.directory.crash(loses_power);
         let net = &mut *self.net.borrow_mut();
         net.kill(address());
         let within = save_loss_within(net);
@@ -248,7 +249,7 @@ impl Back {
             // The kernel reports it once, and a process may be killed before it has saved what it was
             // notified of.
             let is_fresh = disk.is_left().is_some_and(|said| net.now.since(said) < within);
-            if is_fresh && !loses_power && self.noted[disk.unit] == noted(&self.folder, disk.unit) {
+            if is_fresh && !loses_power && self.noted[disk.unit] == noted(&self.directory, disk.unit) {
                 net.forgotten.push(disk.unit);
             }
         }
@@ -305,7 +306,7 @@ impl Back {
     }
 
     /// The target opens its units, from a host just for that.
-    pub(super) fn opens(&self, plan: &Plan, folder: &Folder) -> Opening {
+    pub(super) fn opens(&self, plan: &Plan, directory: &Directory) -> Opening {
         let host = self.first + self.chain.cores + 1;
         // No earlier one has this many requests.
         let kernel = Kernel::new(host, self.net.clone(), 16 << 20, None, self.openings.get() + 1);
@@ -316,7 +317,7 @@ impl Back {
             options: self.chain.options(),
             serial: serial(unit),
         });
-        Opening::new(host, kernel, &self.net, folder, plan.cores, units.collect())
+        Opening::new(host, kernel, &self.net, directory, plan.cores, units.collect())
     }
 
     /// Its units, just opened, as stores of the target.

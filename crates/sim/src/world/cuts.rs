@@ -13,8 +13,27 @@ use std::time::Duration;
 
 /// What can be left out.
 const FLAGS: [&str; 21] = [
-    "limits", "chain", "quarrel", "back", "rogue", "guest", "aoe", "frames", "crashes", "moves", "breaks",
-    "network", "disks", "folder", "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
+    "limits",
+    "chain",
+    "quarrel",
+    "back",
+    "rogue",
+    "guest",
+    "aoe",
+    "frames",
+    "crashes",
+    "moves",
+    "breaks",
+    "network",
+    "disks",
+    "directory",
+    "orders",
+    "others",
+    "aborts",
+    "resets",
+    "logouts",
+    "returns",
+    "flushes",
 ];
 /// What can be reduced.
 const NUMBERS: [&str; 5] = ["initiators", "cores", "units", "depth", "micros"];
@@ -97,7 +116,7 @@ impl Cuts {
         };
         off("crashes", &mut plan.crashes);
         off("moves", &mut plan.moves);
-        off("folder", &mut plan.folder_fails);
+        off("directory", &mut plan.directory_fails);
         off("orders", &mut plan.orders);
         off("others", &mut plan.others);
         if self.has("chain") {

@@ -1,7 +1,7 @@
 //! The target opens units of the second daemon: like the engine does on threads, but in the world's time.
 
 use super::chain::{CALLER, Unit};
-use crate::folder::Folder;
+use crate::directory::Directory;
 use crate::kernel::Kernel;
 use crate::net::Shared;
 use engine::world::SavedPorts;
@@ -20,7 +20,7 @@ pub(super) struct Opening {
     pub(super) host: usize,
     pub(super) kernel: Kernel,
     net: Shared,
-    folder: Folder,
+    directory: Directory,
     cores: usize,
     /// The remaining units, and the ports of the target's lanes to the units already open.
     left: Vec<Unit>,
@@ -35,13 +35,13 @@ impl Opening {
         host: usize,
         kernel: Kernel,
         net: &Shared,
-        folder: &Folder,
+        directory: &Directory,
         cores: usize,
         mut units: Vec<Unit>,
     ) -> Opening {
         units.reverse();
-        let (net, folder) = (net.clone(), folder.clone());
-        Opening { host, kernel, net, folder, cores, left: units, ports: Vec::new(), takeover: None }
+        let (net, directory) = (net.clone(), directory.clone());
+        Opening { host, kernel, net, directory, cores, left: units, ports: Vec::new(), takeover: None }
     }
 
     /// Whether all are open.
@@ -79,7 +79,7 @@ impl Opening {
         let Some(unit) = self.left.last() else { return Ok(true) };
         let file = SavedPorts::new(Path::new("/state"), &unit.serial);
         if self.takeover.is_none() {
-            let earlier = file.read(&self.folder)?;
+            let earlier = file.read(&self.directory)?;
             let (addresses, ports) = (unit.addresses.clone(), earlier.clone());
             self.takeover = Some((Takeover::new(&unit.url, addresses, &unit.options, ports), earlier));
         }
@@ -93,7 +93,7 @@ impl Opening {
             }
         }
         let ports = SavedPorts::choose::<Kernel>(earlier, CALLER, self.cores);
-        file.replace(Box::new(self.folder.clone()), &ports).map_err(|error| error.to_string())?;
+        file.replace(Box::new(self.directory.clone()), &ports).map_err(|error| error.to_string())?;
         self.ports.push(ports);
         self.takeover = None;
         self.left.pop();

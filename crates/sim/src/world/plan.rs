@@ -66,7 +66,7 @@ pub(super) struct Plan {
     /// How often COMPARE AND WRITE, UNMAP, VERIFY or WRITE SAME is sent, in 1000 commands.
     pub(super) others: u32,
     /// How often an operation in the state directory fails, in 1000.
-    pub(super) folder_fails: u32,
+    pub(super) directory_fails: u32,
     pub(super) work: Duration,
 }
 
@@ -124,7 +124,7 @@ impl Plan {
             faults: Faults::draw(rng),
             orders: [0, 0, 5, 50][rng.usize(0..4)],
             others: [0, 20, 200][rng.usize(0..3)],
-            folder_fails: [0, 0, 50][rng.usize(0..3)],
+            directory_fails: [0, 0, 50][rng.usize(0..3)],
             // A session with the second daemon takes its time to recover.
             work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) * eons }),
         };
@@ -147,7 +147,7 @@ impl Plan {
                 (self.blocks, self.arena_bytes, self.slowness, self.crashes) = (2048, SCARCE_BYTES, 1, 0);
                 self.initiators.fill(Protocol::Iscsi);
                 (self.ethernet, self.rogue, self.fault_micros) = (None, None, None);
-                (self.faults, self.folder_fails) = (Faults::NONE, 0);
+                (self.faults, self.directory_fails) = (Faults::NONE, 0);
                 (self.odds.slow, self.odds.pause) = (0, 0);
                 self.work = self.work.min(Duration::from_millis(20));
             }
@@ -169,7 +169,7 @@ impl Plan {
         let Odds { slow, pause, .. } = self.odds;
         let has_others = self.chain.is_some() || self.ethernet.is_some();
         let has_others = has_others || self.rogue.is_some() || self.guest.is_some();
-        let fails = self.faults.can_fail() || self.faults.hang > 0 || self.folder_fails > 0;
+        let fails = self.faults.can_fail() || self.faults.hang > 0 || self.directory_fails > 0;
         !has_others
             && !fails
             && self.fault_micros.is_none()

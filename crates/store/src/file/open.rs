@@ -58,8 +58,8 @@ pub fn examine(path: &Path, size: Option<u64>, block_bytes: u32, claim: Claim) -
     let metadata = match (std::fs::metadata(path), size) {
         (Ok(metadata), _) => metadata,
         (Err(error), Some(_)) if error.kind() == ErrorKind::NotFound && !read_only => {
-            let folder = accessible(folder_of(path), Access::WRITE_OK | Access::EXEC_OK);
-            return folder.map_err(|error| cannot_create(path, &error));
+            let directory = accessible(directory_of(path), Access::WRITE_OK | Access::EXEC_OK);
+            return directory.map_err(|error| cannot_create(path, &error));
         }
         (Err(error), _) => return Err(failed(path, &error, Kind::File, claim)),
     };
@@ -160,10 +160,10 @@ fn create(path: &Path, size: u64) -> Result<File, OpenError> {
 
 /// The new name must survive a power failure like the data.
 fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(folder_of(path))?.sync_all()
+    File::open(directory_of(path))?.sync_all()
 }
 
-fn folder_of(path: &Path) -> &Path {
+fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -345,11 +345,11 @@ fn failed(path: &Path, error: &io::Error, kind: Kind, claim: Claim) -> OpenError
 
 /// A file that could not be created.
 fn cannot_create(path: &Path, error: &io::Error) -> OpenError {
-    let folder = folder_of(path).display();
+    let directory = directory_of(path).display();
     let remedy = match error.kind() {
-        ErrorKind::NotFound => format!("create its directory: mkdir -p {folder}"),
+        ErrorKind::NotFound => format!("create its directory: mkdir -p {directory}"),
         ErrorKind::PermissionDenied => {
-            format!("allow this user to create files in {folder}, or name another directory")
+            format!("allow this user to create files in {directory}, or name another directory")
         }
         ErrorKind::ReadOnlyFilesystem => {
             "remount the file system read-write, or name another directory".into()

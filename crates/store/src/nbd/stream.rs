@@ -135,7 +135,7 @@ fn config(tls: &NbdTls) -> Result<ClientConfig, Insecure> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder =
         builder.with_safe_default_protocol_versions().expect("the provider has a suite for each version");
-    let Some(folder) = &tls.certificates else {
+    let Some(directory) = &tls.certificates else {
         let native = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(native.certs);
@@ -150,16 +150,16 @@ fn config(tls: &NbdTls) -> Result<ClientConfig, Insecure> {
         (format!("{}: {error}", path.display()), remedy.to_owned())
     };
     let certificates = |file: &str| {
-        let path = folder.join(file);
+        let path = directory.join(file);
         let all = CertificateDer::pem_file_iter(&path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         all.map_err(|error| wrong(&path, error.to_string()))
     };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(AUTHORITY)? {
-        roots.add(certificate).map_err(|error| wrong(&folder.join(AUTHORITY), error.to_string()))?;
+        roots.add(certificate).map_err(|error| wrong(&directory.join(AUTHORITY), error.to_string()))?;
     }
     let builder = builder.with_root_certificates(roots);
-    let key = folder.join(KEY);
+    let key = directory.join(KEY);
     if !key.exists() {
         return Ok(builder.with_no_client_auth());
     }
@@ -167,7 +167,7 @@ fn config(tls: &NbdTls) -> Result<ClientConfig, Insecure> {
     let parsed =
         PrivateKeyDer::from_pem_file(&key).map_err(|_| wrong(&key, "it is not a private key".into()))?;
     let authenticated = builder.with_client_auth_cert(certificates(CERTIFICATE)?, parsed);
-    authenticated.map_err(|error| wrong(&folder.join(CERTIFICATE), error.to_string()))
+    authenticated.map_err(|error| wrong(&directory.join(CERTIFICATE), error.to_string()))
 }
 
 #[cfg(test)]
@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn bytes_that_the_socket_no_longer_has_are_known_and_no_others() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let certified = rcgen::generate_simple_self_signed(vec!["server".into()]).unwrap();
-        std::fs::write(folder.path().join(AUTHORITY), certified.cert.pem()).unwrap();
-        let tls = NbdTls { certificates: Some(folder.path().into()), hostname: Some("server".into()) };
+        std::fs::write(directory.path().join(AUTHORITY), certified.cert.pem()).unwrap();
+        let tls = NbdTls { certificates: Some(directory.path().into()), hostname: Some("server".into()) };
         let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();

@@ -173,21 +173,23 @@ fn open_image(place: &RbdImage, read_only: bool) -> Result<Image, OpenError> {
     let pool = find_pool(place, connect(place, &[&needed[..], &[OSD_TIMEOUT]].concat())?)?;
     let snapshot = place.snapshot.as_deref().map(|name| c_name(place, name)).transpose()?;
     pool.image(&c_name(place, &place.image)?, snapshot.as_deref(), read_only).map_err(|error| {
-        let folder = match &place.namespace {
+        let directory = match &place.namespace {
             Some(namespace) => format!("{}/{namespace}", place.pool),
             None => place.pool.clone(),
         };
         match (Errno::from_raw_os_error(error), &place.snapshot) {
             (Errno::NOENT, None) => {
                 let remedy = format!(
-                    "create it (rbd create --size 10G {folder}/{}), or name another (rbd ls {folder})",
+                    "create it (rbd create --size 10G {directory}/{}), or name another (rbd ls {directory})",
                     place.image
                 );
                 fault(place, "there is no such image", &remedy)
             }
             (Errno::NOENT, Some(_)) => {
-                let remedy =
-                    format!("name an existing one (rbd ls {folder}; rbd snap ls {folder}/{})", place.image);
+                let remedy = format!(
+                    "name an existing one (rbd ls {directory}; rbd snap ls {directory}/{})",
+                    place.image
+                );
                 fault(place, "there is no such image, or it has no such snapshot", &remedy)
             }
             (Errno::PERM | Errno::ACCESS, _) => fault(place, text(error), CAPS),

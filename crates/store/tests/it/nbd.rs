@@ -41,7 +41,7 @@ const SHORT: Duration = Duration::from_millis(300);
 /// A socket on which a test accepts connections.
 struct Server {
     listener: UnixListener,
-    _folder: TempDir,
+    _directory: TempDir,
     path: PathBuf,
 }
 
@@ -61,9 +61,9 @@ struct Asked {
 
 impl Server {
     fn new() -> Server {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let path = folder.path().join("socket");
-        Server { listener: UnixListener::bind(&path).expect("a socket"), _folder: folder, path }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("socket");
+        Server { listener: UnixListener::bind(&path).expect("a socket"), _directory: directory, path }
     }
 
     fn url(&self) -> NbdUrl {
@@ -616,7 +616,7 @@ fn a_server_that_stays_away_makes_the_store_lost_and_its_return_brings_it_back()
     let server = Server::new();
     let (store, peer) = server.open(CACHED, Options { give_up_after: SHORT, ..options() });
     let mut core = Core::on(&store);
-    let Server { listener, _folder, path } = server;
+    let Server { listener, _directory, path } = server;
     drop((listener, peer));
     let waits = core.write(1, 1, false);
     assert_eq!(core.outcome(waits), Err(StoreError::Unavailable));
@@ -624,7 +624,7 @@ fn a_server_that_stays_away_makes_the_store_lost_and_its_return_brings_it_back()
     let problem = store.refresh().expect_err("it is lost");
     assert!(problem.contains("cannot reach the server"), "{problem}");
     std::fs::remove_file(&path).expect("the socket");
-    let server = Server { listener: UnixListener::bind(&path).expect("a socket"), _folder, path };
+    let server = Server { listener: UnixListener::bind(&path).expect("a socket"), _directory, path };
     let _peer = std::thread::scope(|scope| {
         let accepting = scope.spawn(|| server.accept(CACHED, SIZE));
         core.until(|_| store.refresh().is_ok());
@@ -680,7 +680,7 @@ fn many_operations_of_two_cores_share_one_connection() {
 
 /// A directory with a CA certificate, and a server certificate for 127.0.0.1.
 fn certificates() -> TempDir {
-    let folder = tempfile::tempdir().expect("a temporary directory");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let authority = {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.distinguished_name.push(DnType::CommonName, "authority of a test");
@@ -696,8 +696,8 @@ fn certificates() -> TempDir {
         ("server-cert.pem", certificate.pem()),
         ("server-key.pem", key.serialize_pem()),
     ];
-    files.iter().for_each(|(name, text)| std::fs::write(folder.path().join(name), text).expect("written"));
-    folder
+    files.iter().for_each(|(name, text)| std::fs::write(directory.path().join(name), text).expect("written"));
+    directory
 }
 
 #[test]
@@ -707,9 +707,9 @@ fn an_export_is_read_and_written_by_tls_and_not_without_it() {
     let object = format!("tls-creds-x509,id=tls0,endpoint=server,verify-peer=no,dir={place}");
     let options = ["--object", &object, "--tls-creds=tls0", "--shared=4"];
     let server = NbdServer::qemu_tcp(&sparse(&images, 16 << 20), &options);
-    let by_tls = |folder: &TempDir| {
+    let by_tls = |directory: &TempDir| {
         let url = server.text().replace("nbd://", "nbds://");
-        NbdUrl::parse(&format!("{url}?tls-certificates={}", folder.path().display())).expect("a URL")
+        NbdUrl::parse(&format!("{url}?tls-certificates={}", directory.path().display())).expect("a URL")
     };
     let refused = |url: &NbdUrl| match nbd::open(url, crate::nbd::options()) {
         Ok(_) => panic!("it opens"),

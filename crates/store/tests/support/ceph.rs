@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Ends with its processes when it is dropped.
 pub struct Ceph {
-    folder: TempDir,
+    directory: TempDir,
     monitor: Child,
     osd: Option<Child>,
 }
@@ -41,29 +41,29 @@ impl Ceph {
     }
 
     fn on(store: &str, is_guarded: bool, address: Ipv4Addr) -> Ceph {
-        let folder = tempfile::tempdir().expect("a temporary directory");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let fsid = read("/proc/sys/kernel/random/uuid");
         let monitor = SocketAddrV4::new(address, free_port(address));
-        let text = configuration(&folder, &fsid, monitor, store, is_guarded);
-        std::fs::write(folder.path().join("ceph.conf"), text).expect("written");
+        let text = configuration(&directory, &fsid, monitor, store, is_guarded);
+        std::fs::write(directory.path().join("ceph.conf"), text).expect("written");
         for name in ["mon", "osd.0", "run"] {
-            std::fs::create_dir(folder.path().join(name)).expect("made");
+            std::fs::create_dir(directory.path().join(name)).expect("made");
         }
-        let monitors = folder.path().join("monmap");
+        let monitors = directory.path().join("monmap");
         let monitors = monitors.to_str().expect("UTF-8");
         tool("monmaptool", &["--create", "--add", "a", &monitor.to_string(), "--fsid", &fsid, monitors]);
-        let conf = folder.path().join("ceph.conf");
+        let conf = directory.path().join("ceph.conf");
         let conf = conf.to_str().expect("UTF-8");
-        let keys = folder.path().join("keys");
+        let keys = directory.path().join("keys");
         let keys = keys.to_str().expect("UTF-8");
         let mut make = vec!["-c", conf, "-i", "a", "--mkfs", "--monmap", monitors];
         if is_guarded {
-            make_keys(&folder, keys);
+            make_keys(&directory, keys);
             make.extend(["--keyring", keys]);
         }
         tool("ceph-mon", &make);
         let monitor = daemon(&["ceph-mon", "-f", "-c", conf, "-i", "a"]);
-        let mut ceph = Ceph { folder, monitor, osd: None };
+        let mut ceph = Ceph { directory, monitor, osd: None };
         let uuid = read("/proc/sys/kernel/random/uuid");
         ceph.command("ceph", &["osd", "new", &uuid]);
         if is_guarded {
@@ -82,7 +82,7 @@ impl Ceph {
     }
 
     fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
+        self.directory.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
     /// The file with the key of a new client.
@@ -150,8 +150,8 @@ impl Drop for Ceph {
 }
 
 /// The keys of the monitor, the administrator and the OSD.
-fn make_keys(folder: &TempDir, keys: &str) {
-    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+fn make_keys(directory: &TempDir, keys: &str) {
+    let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
     let (admin, osd) = (path("client.admin.keyring"), path("osd.0/keyring"));
     let make = |file: &str, name: &str, caps: &[&str]| {
         tool("ceph-authtool", &[&[file, "--create-keyring", "--gen-key", "-n", name], caps].concat());
@@ -163,7 +163,7 @@ fn make_keys(folder: &TempDir, keys: &str) {
 }
 
 fn configuration(
-    folder: &TempDir,
+    directory: &TempDir,
     fsid: &str,
     monitor: SocketAddrV4,
     store: &str,
@@ -171,7 +171,7 @@ fn configuration(
 ) -> String {
     let method = if is_guarded { "cephx" } else { "none" };
     let address = monitor.ip();
-    let folder = folder.path().display();
+    let directory = directory.path().display();
     format!(
         "[global]
 fsid = {fsid}
@@ -181,11 +181,11 @@ cluster addr = {address}
 auth cluster required = {method}
 auth service required = {method}
 auth client required = {method}
-run dir = {folder}/run
-admin socket = {folder}/run/$cluster-$name.$pid.asok
-log file = {folder}/$name.log
-pid file = {folder}/run/$name.pid
-crash dir = {folder}
+run dir = {directory}/run
+admin socket = {directory}/run/$cluster-$name.$pid.asok
+log file = {directory}/$name.log
+pid file = {directory}/run/$name.pid
+crash dir = {directory}
 osd pool default size = 1
 osd pool default min size = 1
 mon allow pool size one = true
@@ -195,13 +195,13 @@ mon warn on pool no redundancy = false
 setuser =
 setgroup =
 [client.admin]
-keyring = {folder}/client.admin.keyring
+keyring = {directory}/client.admin.keyring
 [mon]
-mon data = {folder}/mon
+mon data = {directory}/mon
 # A monitor refuses to start on a disk that is 95 % full, with some gigabytes left.
 mon data avail crit = 0
 [osd]
-osd data = {folder}/osd.0
+osd data = {directory}/osd.0
 osd objectstore = {store}
 memstore device bytes = 1073741824
 # Else each small write copies its object.

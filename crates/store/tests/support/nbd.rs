@@ -16,7 +16,7 @@ const EXPORT: &str = "disk";
 
 /// A server of one export; it is killed when it is dropped.
 pub struct NbdServer {
-    folder: TempDir,
+    directory: TempDir,
     program: &'static str,
     arguments: Vec<String>,
     port: Option<u16>,
@@ -72,10 +72,10 @@ impl NbdServer {
         port: Option<u16>,
         arguments: impl FnOnce(&str) -> Vec<String>,
     ) -> NbdServer {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let arguments = arguments(text(&folder.path().join("socket")));
-        let child = launch(&folder, program, &arguments);
-        NbdServer { folder, program, arguments, port, child }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let arguments = arguments(text(&directory.path().join("socket")));
+        let child = launch(&directory, program, &arguments);
+        NbdServer { directory, program, arguments, port, child }
     }
 
     /// Its URL.
@@ -87,7 +87,7 @@ impl NbdServer {
     pub fn text(&self) -> String {
         match self.port {
             Some(port) => format!("nbd://127.0.0.1:{port}/{EXPORT}"),
-            None => format!("nbd+unix:///{EXPORT}?socket={}", self.folder.path().join("socket").display()),
+            None => format!("nbd+unix:///{EXPORT}?socket={}", self.directory.path().join("socket").display()),
         }
     }
 
@@ -99,8 +99,8 @@ impl NbdServer {
     /// Starts it again.
     pub fn restart(&mut self) {
         // Some do not replace a socket that another process has left behind.
-        let _ = std::fs::remove_file(self.folder.path().join("socket"));
-        self.child = launch(&self.folder, self.program, &self.arguments);
+        let _ = std::fs::remove_file(self.directory.path().join("socket"));
+        self.child = launch(&self.directory, self.program, &self.arguments);
     }
 
     /// Suspends it (STOP), or resumes it (CONT).
@@ -127,8 +127,8 @@ fn text(path: &Path) -> &str {
 }
 
 /// Starts it so that it dies with the thread that started it, and waits until it listens.
-fn launch(folder: &TempDir, program: &str, arguments: &[String]) -> Child {
-    let ready = folder.path().join("pid");
+fn launch(directory: &TempDir, program: &str, arguments: &[String]) -> Child {
+    let ready = directory.path().join("pid");
     let _ = std::fs::remove_file(&ready);
     let option = if program == "qemu-nbd" { "--pid-file" } else { "--pidfile" };
     let mut command = Command::new("setpriv");

@@ -79,10 +79,10 @@ impl Packages {
     }
 
     /// Downloads missing files into a directory, and removes outdated ones.
-    pub(super) fn download(&self, folder: &Path) -> Result {
-        let fault = |error: io::Error| format!("{}: {error}", folder.display());
-        fs::create_dir_all(folder).map_err(fault)?;
-        for entry in fs::read_dir(folder).map_err(fault)? {
+    pub(super) fn download(&self, directory: &Path) -> Result {
+        let fault = |error: io::Error| format!("{}: {error}", directory.display());
+        fs::create_dir_all(directory).map_err(fault)?;
+        for entry in fs::read_dir(directory).map_err(fault)? {
             let entry = entry.map_err(fault)?;
             let name = entry.file_name();
             if !self.files.iter().any(|file| name == file.name.as_str()) {
@@ -90,7 +90,7 @@ impl Packages {
             }
         }
         let is_missing = |file: &&PackageFile| {
-            fs::metadata(folder.join(&file.name)).map_or(true, |metadata| metadata.len() != file.bytes)
+            fs::metadata(directory.join(&file.name)).map_or(true, |metadata| metadata.len() != file.bytes)
         };
         let missing: Vec<&PackageFile> = self.files.iter().filter(is_missing).collect();
         if missing.is_empty() {
@@ -102,7 +102,7 @@ impl Packages {
         let mut apt = command("apt-get");
         // The other user, as whom apt downloads for safety, cannot write here.
         apt.args(["download", "--quiet=2", "-o", "APT::Sandbox::User=root"]).args(names);
-        succeed(apt.current_dir(folder))
+        succeed(apt.current_dir(directory))
     }
 
     /// Unpacks the downloaded files, each kind into its own directory.

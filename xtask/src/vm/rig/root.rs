@@ -82,7 +82,7 @@ const LIBRARIES: [&str; 4] =
     ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph", "lib"];
 
 /// Mount points, and directories written while the guest runs.
-const FOLDERS: [&str; 9] = [
+const DIRECTORIES: [&str; 9] = [
     "proc",
     "sys",
     "dev",
@@ -96,14 +96,14 @@ const FOLDERS: [&str; 9] = [
 
 /// Everything that determines what is made from the packages.
 pub(super) fn recipe() -> String {
-    format!("{MODULES:?}\n{PROGRAMS:?}\n{LOADED:?}\n{FILES:?}\n{FOLDERS:?}\n")
+    format!("{MODULES:?}\n{PROGRAMS:?}\n{LOADED:?}\n{FILES:?}\n{DIRECTORIES:?}\n")
 }
 
 /// Assembles the root in a directory, and makes an archive of it.
 pub(super) fn make(unpacked: &Unpacked, root: &Path, archive: &Path) -> Result {
     let fault = |error: io::Error| format!("{}: {error}", root.display());
-    for folder in FOLDERS {
-        fs::create_dir_all(root.join(folder)).map_err(fault)?;
+    for directory in DIRECTORIES {
+        fs::create_dir_all(root.join(directory)).map_err(fault)?;
     }
     for (from, to) in PROGRAMS.into_iter().chain([LOADER]).chain(FILES) {
         copy(&unpacked.programs.join(from), &root.join(to))?;
@@ -121,7 +121,7 @@ pub(super) fn make(unpacked: &Unpacked, root: &Path, archive: &Path) -> Result {
 /// Copies libraries that are loaded by name with their dependencies, and the providers for software devices.
 fn loaded(programs: &Path, root: &Path) -> Result {
     for name in LOADED {
-        let found = LIBRARIES.into_iter().map(|folder| format!("{folder}/{name}"));
+        let found = LIBRARIES.into_iter().map(|directory| format!("{directory}/{name}"));
         let path = found.into_iter().find(|path| programs.join(path).is_file());
         let path = path.ok_or_else(|| format!("{name} is in none of the packages"))?;
         copy(&programs.join(&path), &root.join(LIBRARIES[0]).join(name))?;
@@ -129,9 +129,9 @@ fn loaded(programs: &Path, root: &Path) -> Result {
             copy(&path, &root.join(LIBRARIES[0]).join(library))?;
         }
     }
-    let folder = programs.join(PROVIDERS);
-    let fault = |error: io::Error| format!("{}: {error}", folder.display());
-    for entry in fs::read_dir(&folder).map_err(fault)? {
+    let directory = programs.join(PROVIDERS);
+    let fault = |error: io::Error| format!("{}: {error}", directory.display());
+    for entry in fs::read_dir(&directory).map_err(fault)? {
         let path = entry.map_err(fault)?.path();
         let name = path.file_name().unwrap_or_default();
         // Their names end with the version of their interface with the library.
@@ -178,7 +178,7 @@ fn module_path(line: &str) -> PathBuf {
 
 /// A program's libraries, as found by the packages' own loader.
 fn libraries(programs: &Path, program: &str) -> Result<Vec<(String, PathBuf)>> {
-    let places = LIBRARIES.map(|folder| programs.join(folder).display().to_string());
+    let places = LIBRARIES.map(|directory| programs.join(directory).display().to_string());
     let mut loader = command(programs.join(LOADER.0));
     loader.args(["--library-path", &places.join(":"), "--list"]).arg(programs.join(program));
     let list = output(&mut loader)?;

@@ -279,7 +279,7 @@ fn long_timeouts() -> Options {
 #[test]
 fn a_remote_unit_that_comes_back_takes_over_what_its_sessions_were() {
     let behind = serve(&["ram:1M"]);
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let config = |is_there: bool| {
         let url = format!("iscsi://{}/{TARGET}/0", behind.addresses()[0]);
         let (lun, shown) = match is_there {
@@ -295,7 +295,8 @@ fn a_remote_unit_that_comes_back_takes_over_what_its_sessions_were() {
         Config::from_toml(&text, Path::new("test.toml")).unwrap_or_else(|problems| panic!("{problems}"))
     };
     let ports = || {
-        let files = std::fs::read_dir(dir.path()).expect("a folder").map(|file| file.expect("a file").path());
+        let files =
+            std::fs::read_dir(dir.path()).expect("a directory").map(|file| file.expect("a file").path());
         let kept = |path: &PathBuf| path.display().to_string().contains("initiator-ports");
         let kept = files.filter(kept).map(|path| std::fs::read_to_string(path).expect("text"));
         kept.collect::<String>().lines().count()

@@ -637,8 +637,8 @@ fn ports_are_reported_to_initiators_that_their_targets_admit() {
 #[test]
 fn many_writes_to_a_file_at_once_keep_their_data_apart() {
     // On a disk: files in memory are written at once.
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let file = format!("file:{},size=1M", folder.path().join("medium").display());
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let file = format!("file:{},size=1M", directory.path().join("medium").display());
     let daemon = serve_on(two_cores(), "127.0.0.1:0", &[&file, LUNS[1]]);
     for scheme in SCHEMES {
         let mut nexus = session(&daemon, scheme, 1);

@@ -80,8 +80,8 @@ fn sg_stpg(host: &mut Initiator, group: u8) -> Response {
 fn the_reservations_of_a_windows_cluster_are_validated_by_paths_of_both_gateways() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [(first, _), (second, _)] = two(&ceph, &folder);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, _)] = two(&ceph, &directory);
     let [mut one, mut two] =
         [("one", KEY), ("two", KEY + 1)].map(|(name, key)| Host::new([&first, &second], name, key));
     let (active, standby) = (0, 1);
@@ -144,8 +144,8 @@ fn heartbeat(host: &mut Initiator, old: u8, new: u8) -> Response {
 fn heartbeats_of_esxi_hosts_are_atomic_by_both_gateways_and_over_a_takeover() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [(first, _), (second, _)] = two(&ceph, &folder);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, _)] = two(&ceph, &directory);
     let [mut one, mut two] = ["one", "two"].map(|name| Host::new([&first, &second], name, 0));
     let stamp = |host: &mut Initiator| {
         let block = settled(|| host.read(0, Read16::new(64, 1), BLOCK as usize).expect("an answer")).data;
@@ -181,8 +181,8 @@ fn in_hand_when(begin: impl FnOnce(&mut [Host; 2]), end: impl FnOnce(&mut Host))
     ceph.create("disk", 64 << 20);
     // Those writes take some seconds.
     ceph.rbd(&["config", "image", "set", &format!("{POOL}/disk"), "rbd_qos_write_iops_limit", "2"]);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [(first, _), (second, _)] = two(&ceph, &folder);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, _)] = two(&ceph, &directory);
     let mut hosts =
         [("one", KEY), ("two", KEY + 1)].map(|(name, key)| Host::new([&first, &second], name, key));
     begin(&mut hosts);
@@ -205,7 +205,7 @@ fn in_hand_when(begin: impl FnOnce(&mut [Host; 2]), end: impl FnOnce(&mut Host))
     }
     end(&mut two);
     // Read past the gateways; then a write that librbd carries out after all that it already has.
-    let image = folder.path().join("image");
+    let image = directory.path().join("image");
     ceph.rbd(&["export", "--no-progress", &format!("{POOL}/disk"), &image.display().to_string()]);
     let before = fs::read(image).expect("it is there");
     let notified = two.attentions();
@@ -262,9 +262,9 @@ fn has_requests(ceph: &Ceph) -> bool {
 fn a_request_that_waits_for_the_active_gateway_is_withdrawn_when_its_sender_aborts_it() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, mut by_first), (second, mut by_second)] =
-        two_within(Duration::from_secs(60), &ceph, &folder);
+        two_within(Duration::from_secs(60), &ceph, &directory);
     first.freeze();
     let register = |host: &mut Initiator, key: u64| {
         let list = ReserveOutList { action_key: key, ..ReserveOutList::ZERO }.to_bytes();
@@ -292,10 +292,10 @@ fn ask_to_reset(host: &mut Initiator) -> u32 {
 fn a_reset_that_waits_for_the_active_gateway_is_withdrawn_when_its_session_ends_and_no_login_waits_for_it() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     // It would be withdrawn after two minutes.
     let [(first, mut by_first), (second, mut by_second)] =
-        two_within(Duration::from_secs(60), &ceph, &folder);
+        two_within(Duration::from_secs(60), &ceph, &directory);
     attentions(&mut by_first);
     first.freeze();
     let reset = ask_to_reset(&mut by_second);
@@ -318,8 +318,8 @@ fn a_reset_that_waits_for_the_active_gateway_is_withdrawn_when_its_session_ends_
 fn a_reset_waits_for_the_next_gateway_and_is_rejected_when_the_cluster_stays_away() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [(first, _), (second, mut by_second)] = two(&ceph, &folder);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, mut by_second)] = two(&ceph, &directory);
     let mut other = login_as(&second, "other");
     let resets = |host: &mut Initiator| attentions(host).iter().filter(|one| **one == RESET_OCCURRED).count();
     resets(&mut other);

@@ -31,8 +31,8 @@ fn reload_under_load(count: usize) {
     let spare = ["link", "add", SPARE[0], "up", "type", "veth", "peer", "name", SPARE[1]];
     must(&mut network.target.within(tool("ip").args(spare)));
     must(&mut network.target.within(tool("ip").args(["link", "set", SPARE[1], "up"])));
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let (file, socket) = (folder.path().join("lunette.toml"), folder.path().join("admin.sock"));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (file, socket) = (directory.path().join("lunette.toml"), directory.path().join("admin.sock"));
     let write = |text: &str| fs::write(&file, text).expect("a file");
     write(&text("", "", ""));
     let daemon = Daemon::serve_within(&network.target, ["--config".as_ref(), file.as_os_str()]);

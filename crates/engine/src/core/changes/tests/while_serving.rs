@@ -185,7 +185,7 @@ fn a_target_that_is_not_reached_through_a_portal_any_more_ends_its_sessions_ther
 
 #[test]
 fn properties_of_a_lun_change_under_its_sessions_each_reported_once() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("disk");
     let with = |rest: &str| {
         let lun = format!("file = '{}', {rest}serial = 'A'", file.display());
@@ -296,18 +296,18 @@ fn an_initiator_that_no_longer_sees_a_lun_loses_its_reservation() {
 
 #[test]
 fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let [file, aside] = ["disk", "aside"].map(|name| folder.path().join(name));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [file, aside] = ["disk", "aside"].map(|name| directory.path().join(name));
     std::fs::write(&file, vec![0; 2 << 20]).expect("a file");
     let with = |size: &str| {
         let lun = format!("file = '{}', size = '{size}', serial = 'A'", file.display());
         BASE.replace("ram = '1M', serial = 'A'", &lun)
     };
-    // It has more than the file has; or there is no file, but a folder.
+    // It has more than the file has; or there is no file, but a directory.
     for (before, size, is_there) in [("3M", "2M", true), ("2M", "3M", false)] {
         if !is_there {
             std::fs::rename(&file, &aside).expect("a file");
-            std::fs::create_dir(&file).expect("a folder");
+            std::fs::create_dir(&file).expect("a directory");
         }
         let mut daemon = start(&with(before));
         let portal = daemon.addresses()[0];
@@ -331,8 +331,8 @@ fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
 
 #[test]
 fn a_file_larger_than_its_configured_size_is_served_whole() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = folder.path().join("disk");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("disk");
     std::fs::write(&file, vec![7; 2 << 20]).expect("a file");
     let with = |size: &str| {
         let lun = format!("file = '{}', size = '{size}', serial = 'A'", file.display());
@@ -348,7 +348,7 @@ fn a_file_larger_than_its_configured_size_is_served_whole() {
     assert_eq!(reports(&mut x, 0), [CAPACITY_CHANGED]);
     assert_eq!(x.read_blocks(0, 4095, 1, BLOCK).expect("GOOD"), [7; 512]);
     // Nobody has seen the file of a new LUN.
-    let other = folder.path().join("other");
+    let other = directory.path().join("other");
     std::fs::write(&other, vec![7; 2 << 20]).expect("a file");
     let lun = format!("lun = [{{ file = '{}', size = '1M', serial = 'C' }}, ", other.display());
     let refused = change(&mut daemon, &with("3M").replace("lun = [", &lun));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A directory shared by all lives of the target.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder(Arc<Mutex<State>>);
+pub(crate) struct Directory(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -40,12 +40,12 @@ enum Change {
     Remove(PathBuf),
 }
 
-impl Folder {
-    pub(crate) fn new(rng: Rng, fails: u32) -> Folder {
+impl Directory {
+    pub(crate) fn new(rng: Rng, fails: u32) -> Directory {
         let (names, durable_names) = (BTreeMap::new(), BTreeMap::new());
         let (files, changes) = (Vec::new(), Vec::new());
         let state = State { rng, fails, dies_after: None, files, names, durable_names, changes, boots: 0 };
-        Folder(Arc::new(Mutex::new(state)))
+        Directory(Arc::new(Mutex::new(state)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -127,7 +127,7 @@ fn apply(names: &mut BTreeMap<PathBuf, usize>, change: &Change) {
     }
 }
 
-impl Files for Folder {
+impl Files for Directory {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let state = self.state();
         if path.starts_with("/proc") {
@@ -143,7 +143,7 @@ impl Files for Folder {
         let file = state.files.len();
         state.files.push(File::default());
         state.change(Change::Make(path.to_path_buf(), file));
-        Ok(Box::new(Writing { folder: self.clone(), file }))
+        Ok(Box::new(Writing { directory: self.clone(), file }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -174,13 +174,13 @@ impl Files for Folder {
 
 /// A file being written.
 struct Writing {
-    folder: Folder,
+    directory: Directory,
     file: usize,
 }
 
 impl Write for Writing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let state = &mut *self.folder.state();
+        let state = &mut *self.directory.state();
         state.step()?;
         let count = state.rng.usize(1..=bytes.len());
         state.files[self.file].bytes.extend_from_slice(&bytes[..count]);
@@ -194,7 +194,7 @@ impl Write for Writing {
 
 impl Created for Writing {
     fn sync(&self) -> io::Result<()> {
-        let state = &mut *self.folder.state();
+        let state = &mut *self.directory.state();
         state.step()?;
         let file = &mut state.files[self.file];
         file.durable.clone_from(&file.bytes);
