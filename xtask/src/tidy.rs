@@ -47,7 +47,7 @@ const LAYERS: [(&str, &[&[&str]]); 3] = [
                 "this_machine",
             ],
             &["guid", "origin", "readings"],
-            &["meters", "seat"],
+            &["meters", "gateway_handle"],
             &["served access"],
             &["transport"],
             &["core housekeeper message shared stores units"],

@@ -22,6 +22,7 @@ mod edit;
 mod file;
 mod groups;
 mod limits;
+mod lun_spec;
 mod machine;
 pub mod memory;
 mod model;
@@ -41,7 +42,6 @@ mod redact;
 mod scalar;
 mod secrets;
 mod show;
-mod spec;
 mod steps;
 mod targets;
 mod url;
@@ -54,6 +54,7 @@ pub use checked::Checked;
 pub use diff::{StepOfChange, diff};
 pub use document::{Table, read_document};
 pub use edit::{Action, Edit, EditError, ShownIn, Subject};
+pub use lun_spec::LunSpec;
 pub use model::*;
 pub use nbd::{NbdServer, NbdTls, NbdUrl};
 pub use options::ServeOptions;
@@ -67,7 +68,6 @@ pub use redact::{redact, redact_all};
 pub use scalar::{
     format_size, parse_admin, parse_cores, parse_duration, parse_guid, parse_listen, parse_size, show_cores,
 };
-pub use spec::SpecOfLun;
 pub use url::{SecretFiles, Url, UrlError};
 pub use verify::hashed_serial;
 

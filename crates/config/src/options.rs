@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::model::{ByDevice, Config};
 use super::problems::{Collector, Fault, Problems};
 use super::raw::*;
-use super::{file, scalar, spec, verify};
+use super::{file, lun_spec, scalar, verify};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Pr
     let default = [DEFAULT_LUN.to_string()];
     let specs = if options.lun.is_empty() { &default[..] } else { &options.lun };
     for (index, text) in specs.iter().enumerate() {
-        let (mut lun, number) = spec::parse(text, &mut problems);
+        let (mut lun, number) = lun_spec::parse(text, &mut problems);
         let name = lun.name.get_or_insert_with(|| verify::default_lun_name(index, &lun.place)).clone();
         references.push(RawLunRef { place: lun.place.clone(), lun: Some(name), number });
         raw.luns.push(lun);

@@ -4,6 +4,7 @@
 //! what a core does with it is in a file below that, where its private fields are visible (`buffer.rs`,
 //! `buffer/grant.rs`). Code that uses several of them has its own file (`session.rs`).
 
+mod active;
 mod agenda;
 mod answers;
 pub(crate) mod aoe;
@@ -35,7 +36,6 @@ mod task;
 mod trace;
 mod traffic;
 mod unit;
-mod watch;
 
 #[cfg(test)]
 pub(crate) use budget::TURN_BYTES;
@@ -46,6 +46,7 @@ use crate::served::Served;
 use crate::shared::Shared;
 use crate::slots::{Key, Slots};
 use crate::units::NewUnit;
+use active::ActiveConnections;
 use agenda::Agenda;
 use aoe::Ethernet;
 use budget::Budget;
@@ -68,7 +69,6 @@ use stop::Stop;
 use store::lane::{OpId, Outcome};
 use task::Task;
 use unit::{Unit, Units};
-use watch::Watch;
 
 /// A core with its kernel `I`.
 /// Its fields are the parts of a core; a turn uses several of them at once.
@@ -96,7 +96,7 @@ pub(crate) struct Core<I: Io> {
     changes: ChangesHere,
     agenda: Agenda,
     poller: Poller,
-    watch: Watch,
+    active: ActiveConnections,
     next_tick: Time,
     stop: Stop,
     listeners: Listeners,
@@ -152,7 +152,7 @@ impl<I: Io> Core<I> {
             changes: ChangesHere::default(),
             agenda: Agenda::new(),
             poller,
-            watch: Watch::new(),
+            active: ActiveConnections::new(),
             next_tick: Time(0),
             stop: Stop::default(),
             listeners: Listeners::default(),
@@ -475,7 +475,7 @@ impl<I: Io> Core<I> {
         self.next_tick = now.after(TICK);
         self.retry_accepts(now);
         self.relisten();
-        let keys = self.watch.take_due(now, &mut self.connections);
+        let keys = self.active.take_due(now, &mut self.connections);
         self.end_stalled(&keys, now);
         self.end_idle_sessions(now);
         self.check_interfaces(now);
@@ -485,7 +485,7 @@ impl<I: Io> Core<I> {
                 self.tick_connection(*key, now);
             }
         }
-        self.watch.restore(keys);
+        self.active.restore(keys);
         self.tick_lanes();
         self.balance(now);
         reactor::limited::report();

@@ -21,8 +21,8 @@ use crate::state;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::stores::opening::{self, About};
-use crate::stores::prober::{self, StoreWatch, WatchedStore};
-use crate::stores::space::SpaceWatch;
+use crate::stores::prober::{self, ProbedStore, StoreProber};
+use crate::stores::space::SpaceMeter;
 use crate::units::{NewUnit, knows_space};
 use config::{ByDevice, Config, Lun, Portal, StoreSpec};
 use rdma::verbs::Listener;
@@ -66,8 +66,8 @@ pub struct Daemon {
     housekeeper: Option<JoinHandle<bool>>,
     jobs: mpsc::Sender<Job>,
     registry: Arc<Registry>,
-    /// Watches of stores, by the numbers of their units.
-    watches: Vec<(u32, StoreWatch)>,
+    /// Probers of stores, by the numbers of their units.
+    probers: Vec<(u32, StoreProber)>,
     /// Stores by the numbers of their units, while they are open.
     stores: Vec<(u32, Weak<dyn Store>)>,
     about: About,
@@ -86,7 +86,7 @@ pub struct Daemon {
 struct Leaving {
     unit: u32,
     serial: String,
-    watch: Option<StoreWatch>,
+    prober: Option<StoreProber>,
 }
 
 /// A served unit.
@@ -263,12 +263,12 @@ impl Daemon {
         let (shared, served) = share(config, endpoints, sockets_end, jobs.clone(), events.clone());
         let registry = shared.registry.clone();
         let housekeeper = start_housekeeper(&shared, &mail, work)?;
-        let mut watches = Vec::new();
+        let mut probers = Vec::new();
         for (((unit, lun), opened), fit) in (0..).zip(&shared.config.luns).zip(&opened).zip(&fit) {
             let reports = Reports { mail: &mail, events: &events };
-            watches.extend(watch(&shared.config, lun, unit, opened, fit, reports)?);
+            probers.extend(probe_if_needed(&shared.config, lun, unit, opened, fit, reports)?);
         }
-        watches.iter().for_each(|(_, watch)| watch.begin());
+        probers.iter().for_each(|(_, prober)| prober.begin());
         let gateways = Gateways::all(&shared.config, &units, &opened, &mail).map_err(StartError)?;
         let stores = (0..).zip(&opened).map(|(unit, opened)| (unit, weak(opened))).collect();
         let changes = Changes::new(&mail, &served, &units, asked);
@@ -285,7 +285,7 @@ impl Daemon {
             housekeeper: Some(housekeeper),
             jobs,
             registry,
-            watches,
+            probers,
             stores,
             about,
             changes,
@@ -338,9 +338,9 @@ impl Daemon {
         }
         self.settle_leaving();
         outcome = outcome.and(self.left);
-        let watches = std::mem::take(&mut self.watches).into_iter().map(|(_, watch)| watch);
-        let leaving = std::mem::take(&mut self.leaving).into_iter().filter_map(|unit| unit.watch);
-        if !prober::end(watches.chain(leaving).collect()) {
+        let probers = std::mem::take(&mut self.probers).into_iter().map(|(_, prober)| prober);
+        let leaving = std::mem::take(&mut self.leaving).into_iter().filter_map(|unit| unit.prober);
+        if !prober::end(probers.chain(leaving).collect()) {
             outcome = outcome.and(Err(NotSaved::Misplaced));
         }
         let _ = self.jobs.send(Job::Stop);
@@ -651,7 +651,7 @@ fn start_housekeeper(
     spawn("housekeeper", move || housekeeper.run(&work))
 }
 
-/// Where the watch of a store reports.
+/// Where the prober of a store reports.
 #[derive(Clone, Copy)]
 struct Reports<'a> {
     /// The cores' mailboxes.
@@ -660,15 +660,15 @@ struct Reports<'a> {
     events: &'a Events,
 }
 
-/// Watches the store of a unit, if necessary. Open memory is watched only for the space that it takes.
-fn watch(
+/// Probes the store of a unit, if necessary. Open memory is probed only for the space that it takes.
+fn probe_if_needed(
     config: &Config,
     lun: &Lun,
     unit: u32,
     opened: &Opened,
     fit: &Result<(), String>,
     reports: Reports<'_>,
-) -> Result<Option<(u32, StoreWatch)>, StartError> {
+) -> Result<Option<(u32, StoreProber)>, StartError> {
     if let Err(error) = fit {
         tracing::error!(lun = %lun.name, "its LUNs are not ready: {error}");
         return Ok(None);
@@ -684,27 +684,27 @@ fn watch(
     if !is_watched {
         return Ok(None);
     }
-    let space_watch = knows_space(lun).then(|| SpaceWatch::new(opened.space.clone()));
-    start_watch(config, lun, unit, opened.store.clone(), opened.failed.clone(), space_watch, reports)
+    let space_meter = knows_space(lun).then(|| SpaceMeter::new(opened.space.clone()));
+    start_prober(config, lun, unit, opened.store.clone(), opened.failed.clone(), space_meter, reports)
 }
 
-fn start_watch(
+fn start_prober(
     config: &Config,
     lun: &Lun,
     unit: u32,
     store: Arc<dyn Store>,
     failed: Option<String>,
-    space_watch: Option<SpaceWatch>,
+    space_meter: Option<SpaceMeter>,
     Reports { mail, events }: Reports<'_>,
-) -> Result<Option<(u32, StoreWatch)>, StartError> {
+) -> Result<Option<(u32, StoreProber)>, StartError> {
     let home = NewUnit::<Uring>::home_core(unit, config);
     let name = lun.name.clone();
     let (logged, misplaced, resets, events) = (None, None, 0, events.clone());
-    let watched =
-        WatchedStore { name, unit, home, store, failed, logged, resets, misplaced, events, space_watch };
-    let started = prober::start(watched, mail[home].clone());
-    let watch = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;
-    Ok(Some((unit, watch)))
+    let probed =
+        ProbedStore { name, unit, home, store, failed, logged, resets, misplaced, events, space_meter };
+    let started = prober::start(probed, mail[home].clone());
+    let prober = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;
+    Ok(Some((unit, prober)))
 }
 
 /// What a core is made from, on its own thread.

@@ -8,9 +8,9 @@ mod tests;
 
 pub use calls::{Answer, Call};
 
+use crate::gateway_handle::{Forward, GatewayEvent, GatewayHandle, Requester};
 use crate::message::{Message, Origin, Waiter};
 use crate::readings::GatewayReading;
-use crate::seat::{Forward, GatewayEvent, Seat, Wanter};
 use crate::stores::Opened;
 use crate::units::NewUnit;
 use calls::Calls;
@@ -29,7 +29,7 @@ use store::rados::SILENCE;
 use wire::scsi::AccessState;
 
 /// How often it is checked whether the image's client was fenced.
-const GLANCE: Duration = Duration::from_millis(250);
+const FENCE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Most fenced clients shown.
 const SHOWN_FENCES: usize = 16;
@@ -81,12 +81,13 @@ impl Gateways {
         home: usize,
         cores: &[Sender<Message>],
     ) -> Result<(), String> {
-        let (Some(cluster), Some(seat)) = (&self.cluster, &opened.seat) else { return Ok(()) };
-        let home = Home { unit: unit.index, core: home, cores: cores.to_vec() };
-        let gateway = Gateway::of(cluster, lun, unit, seat, home);
-        let (Some((gateway, object)), Some(events)) = (gateway, seat.take_events()) else { return Ok(()) };
+        let (Some(cluster), Some(handle)) = (&self.cluster, &opened.gateway) else { return Ok(()) };
+        let home = HomeSender { unit: unit.index, core: home, cores: cores.to_vec() };
+        let gateway = Gateway::of(cluster, lun, unit, handle, home);
+        let (Some((gateway, object)), Some(events)) = (gateway, handle.take_events()) else { return Ok(()) };
         let place = cluster.place.clone();
-        let calls = Calls { object, place, inbox: seat.inbox(), pool: None, watch: None, notification: None };
+        let calls =
+            Calls { object, place, inbox: handle.inbox(), pool: None, watch: None, notification: None };
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("gateway-{}", unit.index));
         let started = thread.spawn(move || {
@@ -96,7 +97,7 @@ impl Gateways {
             events.iter().for_each(|event| home.refuse(event, ENDED));
         });
         started.map_err(|error| format!("a thread for {}: {error}", lun.name))?;
-        self.running.push((unit.index, Running { inbox: seat.inbox(), ended }));
+        self.running.push((unit.index, Running { inbox: handle.inbox(), ended }));
         Ok(())
     }
 
@@ -110,7 +111,7 @@ impl Gateways {
             return Err("it is not shared between gateways".into());
         };
         let (outbox, outcome) = mpsc::channel();
-        let _ = running.inbox.send(GatewayEvent::Want(Wanter::Person(outbox)));
+        let _ = running.inbox.send(GatewayEvent::Activate(Requester::Administrator(outbox)));
         Ok(Moving { outcome, within: moves_within(cluster) + LEAVE_WITHIN })
     }
 
@@ -230,15 +231,15 @@ fn port_id(record: &Record, ours: &[Port], name: &str) -> Option<u16> {
     (!is_ours).then_some(port.id)
 }
 
-/// The cores that serve a unit.
-pub(crate) struct Home<I: Io> {
+/// The way to a unit's home, and to the cores that wait for its answers.
+pub(crate) struct HomeSender<I: Io> {
     pub(crate) unit: u32,
     /// The core of the unit's home.
     pub(crate) core: usize,
     pub(crate) cores: Vec<Sender<Message<I>>>,
 }
 
-impl<I: Io> Home<I> {
+impl<I: Io> HomeSender<I> {
     fn request(&self, who: Waiter, request: HomeRequest) {
         self.forward(Origin { core: self.core, who }, request);
     }
@@ -259,30 +260,30 @@ impl<I: Io> Home<I> {
         self.cores[origin.core].post(Message::recalled(origin));
     }
 
-    fn answer_wanter(&self, wanter: Wanter, outcome: Result<(), String>) {
-        match wanter {
-            Wanter::Initiator(origin) => {
+    fn answer_requester(&self, requester: Requester, outcome: Result<(), String>) {
+        match requester {
+            Requester::Initiator(origin) => {
                 let failed = |_| HomeReply::Check(Check::SET_GROUPS_FAILED);
                 self.reply(origin, outcome.map_or_else(failed, |()| HomeReply::Done));
             }
             // Nobody may be waiting for it any more.
-            Wanter::Person(outbox) => _ = outbox.send(outcome),
+            Requester::Administrator(outbox) => _ = outbox.send(outcome),
         }
     }
 
     /// Refuses what the unit's thread cannot do, before its image is open or after its end.
     fn refuse(&self, event: GatewayEvent, why: &str) {
         match event {
-            GatewayEvent::Keep { .. } => self.persisted(false),
+            GatewayEvent::Save { .. } => self.persisted(false),
             GatewayEvent::Forward(forward) => {
                 self.reply(forward.origin, HomeReply::Check(Check::PORT_IN_STANDBY));
             }
-            GatewayEvent::Want(wanter) => self.answer_wanter(wanter, Err(why.into())),
+            GatewayEvent::Activate(requester) => self.answer_requester(requester, Err(why.into())),
             GatewayEvent::Recall(_)
             | GatewayEvent::Applied(_)
             | GatewayEvent::Executed(_)
             | GatewayEvent::Configured(_)
-            | GatewayEvent::Noticed
+            | GatewayEvent::ObjectChanged
             | GatewayEvent::Withdraw
             | GatewayEvent::End => {}
         }
@@ -300,7 +301,11 @@ pub(crate) enum Step {
 }
 
 /// Carries out what a gateway decides, and waits for it.
-fn run<I: Io>(mut gateway: Gateway<I>, mut calls: Calls, events: &mpsc::Receiver<GatewayEvent>) -> Home<I> {
+fn run<I: Io>(
+    mut gateway: Gateway<I>,
+    mut calls: Calls,
+    events: &mpsc::Receiver<GatewayEvent>,
+) -> HomeSender<I> {
     let began = Instant::now();
     loop {
         match gateway.next(began.elapsed()) {
@@ -334,13 +339,13 @@ struct Forwarded {
 /// Its fields are what it was started with, and who waits for what.
 pub(crate) struct Gateway<I: Io> {
     lun: String,
-    home: Home<I>,
+    home: HomeSender<I>,
     object: String,
     ports: Vec<Port>,
     /// What hosts rely on, on each gateway.
     disk: String,
     cluster: Box<Cluster>,
-    seat: Arc<Seat>,
+    handle: Arc<GatewayHandle>,
     /// Set once it is open: until then there is no client that could be fenced.
     store: Option<Arc<dyn Failover>>,
     /// The machine, likewise.
@@ -354,7 +359,7 @@ pub(crate) struct Gateway<I: Io> {
     /// Others have yet to be notified of what was written; and of what is being written.
     news: (bool, bool),
     /// Who is waiting for this gateway to become active, and until when.
-    wanters: Vec<(Duration, Wanter)>,
+    requesters: Vec<(Duration, Requester)>,
     /// Clients being fenced.
     fencing: Vec<String>,
     /// Fenced clients, and since when.
@@ -368,8 +373,8 @@ impl<I: Io> Gateway<I> {
         cluster: &Cluster,
         lun: &Lun,
         unit: &scsi::Unit,
-        seat: &Arc<Seat>,
-        home: Home<I>,
+        handle: &Arc<GatewayHandle>,
+        home: HomeSender<I>,
     ) -> Option<(Gateway<I>, String)> {
         let StoreSpec::Rbd { image, .. } = &lun.store else { return None };
         let object = object(&cluster.name, image);
@@ -380,14 +385,14 @@ impl<I: Io> Gateway<I> {
             ports: ports(unit),
             disk: format!("blocks of {} bytes", unit.block_bytes),
             cluster: Box::new(cluster.clone()),
-            seat: seat.clone(),
+            handle: handle.clone(),
             store: None,
             machine: None,
             shown: (Role::Standby, None),
             others: Arc::default(),
             forwarded: BTreeMap::new(),
             news: (false, false),
-            wanters: Vec::new(),
+            requesters: Vec::new(),
             fencing: Vec::new(),
             shut_out: Vec::new(),
             is_over: false,
@@ -396,7 +401,7 @@ impl<I: Io> Gateway<I> {
     }
 
     /// Ends it once nothing is left to do, or nobody waits for that: answers whoever is waiting.
-    pub(crate) fn end(mut self) -> Home<I> {
+    pub(crate) fn end(mut self) -> HomeSender<I> {
         // It is unknown whether the active gateway will still execute them.
         for Forwarded { forward: Forward { origin, .. }, is_recalled } in
             std::mem::take(&mut self.forwarded).into_values()
@@ -407,8 +412,8 @@ impl<I: Io> Gateway<I> {
                 self.home.reply(origin, HomeReply::Check(Check::INTERNAL));
             }
         }
-        for (_, wanter) in std::mem::take(&mut self.wanters) {
-            self.home.answer_wanter(wanter, Err(ENDED.into()));
+        for (_, requester) in std::mem::take(&mut self.requesters) {
+            self.home.answer_requester(requester, Err(ENDED.into()));
         }
         self.home
     }
@@ -419,7 +424,7 @@ impl<I: Io> Gateway<I> {
             return Step::End;
         }
         let Some(mut machine) = self.machine.take().or_else(|| self.begin()) else {
-            return Step::Wait(GLANCE);
+            return Step::Wait(FENCE_CHECK_INTERVAL);
         };
         let step = self.step(&mut machine, now);
         self.machine = Some(machine);
@@ -428,7 +433,7 @@ impl<I: Io> Gateway<I> {
 
     /// Until the image is open there is nothing to do.
     fn begin(&mut self) -> Option<Box<Machine>> {
-        let store = self.store.insert(self.seat.store()?);
+        let store = self.store.insert(self.handle.store()?);
         let client = store.client().unwrap_or_default();
         let takeover_ms = u64::try_from(self.cluster.takeover.as_millis()).unwrap_or(u64::MAX);
         let member = Member { process: client.clone(), takeover_ms, disk: self.disk.clone() };
@@ -451,14 +456,14 @@ impl<I: Io> Gateway<I> {
         if std::mem::take(&mut self.news.0) {
             return Step::Call(Call::Notify);
         }
-        self.answer_wanters(machine, now);
+        self.answer_requesters(machine, now);
         self.show(machine);
         if machine.has_withdrawn() {
             return Step::End;
         }
-        let wait = machine.wake_at().saturating_sub(now).min(GLANCE);
+        let wait = machine.wake_at().saturating_sub(now).min(FENCE_CHECK_INTERVAL);
         // What is overdue and not done now waits for the home, whose answer is an event.
-        Step::Wait(if wait.is_zero() { GLANCE } else { wait })
+        Step::Wait(if wait.is_zero() { FENCE_CHECK_INTERVAL } else { wait })
     }
 
     /// Handles an event.
@@ -471,11 +476,11 @@ impl<I: Io> Gateway<I> {
             };
         };
         match event {
-            GatewayEvent::Keep { state, outcome } => machine.save(state, outcome),
+            GatewayEvent::Save { state, outcome } => machine.save(state, outcome),
             GatewayEvent::Forward(forward) => self.forward(&mut machine, now, *forward),
             GatewayEvent::Recall(origin) => self.recall(&mut machine, now, origin),
             GatewayEvent::Executed(outcome) => machine.executed(outcome),
-            GatewayEvent::Want(wanter) => self.want(&mut machine, now, wanter),
+            GatewayEvent::Activate(requester) => self.want(&mut machine, now, requester),
             GatewayEvent::Applied(true) => machine.applied(),
             GatewayEvent::Applied(false) => {
                 tracing::error!(
@@ -490,7 +495,7 @@ impl<I: Io> Gateway<I> {
                 self.ports = ports(&unit);
                 machine.set_ports(self.ports.clone());
             }
-            GatewayEvent::Noticed => machine.noticed(),
+            GatewayEvent::ObjectChanged => machine.noticed(),
             GatewayEvent::Withdraw => machine.withdraw(),
             GatewayEvent::End => self.is_over = true,
         }
@@ -590,10 +595,11 @@ impl<I: Io> Gateway<I> {
                 self.home.recalled(origin);
             }
         }
-        let is_its = |wanter: &Wanter| matches!(wanter, Wanter::Initiator(other) if *other == origin);
-        if self.wanters.extract_if(.., |(_, wanter)| is_its(wanter)).next().is_some() {
+        let is_its =
+            |requester: &Requester| matches!(requester, Requester::Initiator(other) if *other == origin);
+        if self.requesters.extract_if(.., |(_, requester)| is_its(requester)).next().is_some() {
             self.home.recalled(origin);
-            if self.wanters.is_empty() {
+            if self.requesters.is_empty() {
                 machine.unwant();
             }
         }
@@ -621,33 +627,33 @@ impl<I: Io> Gateway<I> {
     }
 
     /// This gateway is to become active.
-    fn want(&mut self, machine: &mut Machine, now: Duration, wanter: Wanter) {
+    fn want(&mut self, machine: &mut Machine, now: Duration, requester: Requester) {
         if machine.status().role != Role::Active {
-            machine.want(match wanter {
-                Wanter::Initiator(_) => By::Initiator,
-                Wanter::Person(_) => By::Person,
+            machine.want(match requester {
+                Requester::Initiator(_) => By::Initiator,
+                Requester::Administrator(_) => By::Person,
             });
         }
-        self.wanters.push((now + moves_within(&self.cluster), wanter));
+        self.requesters.push((now + moves_within(&self.cluster), requester));
     }
 
     /// Answers those who want it to become active, once it is, or will not be.
-    fn answer_wanters(&mut self, machine: &mut Machine, now: Duration) {
-        if self.wanters.is_empty() {
+    fn answer_requesters(&mut self, machine: &mut Machine, now: Duration) {
+        if self.requesters.is_empty() {
             return;
         }
         let status = machine.status();
         let is_active = status.role == Role::Active;
         let is_over = is_active || !machine.is_wanted();
-        let ended: Vec<_> = self.wanters.extract_if(.., |(until, _)| is_over || now >= *until).collect();
-        if self.wanters.is_empty() && !is_over {
+        let ended: Vec<_> = self.requesters.extract_if(.., |(until, _)| is_over || now >= *until).collect();
+        if self.requesters.is_empty() && !is_over {
             machine.unwant();
         }
         let active = status.record.active.map_or("none".to_owned(), |holder| holder.gateway);
         let why =
             status.fault.unwrap_or_else(|| format!("the active gateway ({active}) has not handed it over"));
-        for (_, wanter) in ended {
-            self.home.answer_wanter(wanter, if is_active { Ok(()) } else { Err(why.clone()) });
+        for (_, requester) in ended {
+            self.home.answer_requester(requester, if is_active { Ok(()) } else { Err(why.clone()) });
         }
     }
 
@@ -680,7 +686,7 @@ impl<I: Io> Gateway<I> {
             shut_out: self.shut_out.clone(),
             fault: status.fault.clone(),
         };
-        *self.seat.reading.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
+        *self.handle.reading.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
         let lun = &self.lun;
         let (role, fault) = &self.shown;
         if status.role != *role {

@@ -29,7 +29,7 @@ struct Waiting {
 
 /// A connection's core, and whether it has a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Evictable {
     /// Its core.
     pub(crate) core: usize,
     /// It has a socket, and so a descriptor.
@@ -48,7 +48,7 @@ pub(crate) struct Evicted {
 /// Connections by network. The older one is, the lower its serial number.
 #[derive(Debug, Default)]
 struct Pool {
-    networks: BTreeMap<IpAddr, BTreeMap<u64, Seat>>,
+    networks: BTreeMap<IpAddr, BTreeMap<u64, Evictable>>,
     count: usize,
 }
 
@@ -68,18 +68,18 @@ impl Logins {
     }
 
     /// Adds a connection that begins to log in. Returns the one that makes room for it.
-    pub(crate) fn arrives(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
+    pub(crate) fn arrives(&self, serial: u64, from: IpAddr, evictable: Evictable) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         let evicted = waiting.make_room(network, self.max());
-        waiting.silent.insert(network, serial, seat);
+        waiting.silent.insert(network, serial, evictable);
         evicted
     }
 
     /// It has begun a login.
     pub(crate) fn begins(&self, serial: u64, from: IpAddr) {
         let (mut waiting, network) = (self.lock(), network(from));
-        if let Some(seat) = waiting.silent.remove(network, serial) {
-            waiting.begun.insert(network, serial, seat);
+        if let Some(evictable) = waiting.silent.remove(network, serial) {
+            waiting.begun.insert(network, serial, evictable);
         }
     }
 
@@ -87,16 +87,16 @@ impl Logins {
     pub(crate) fn discovers(&self, serial: u64, from: IpAddr) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         // If it is already making room for others, it is on its way out.
-        let seat = waiting.forget(network, serial)?;
-        waiting.discoveries.add(network, serial, seat, self.max())
+        let evictable = waiting.forget(network, serial)?;
+        waiting.discoveries.add(network, serial, evictable, self.max())
     }
 
     /// Its session has ended and no longer counts as one of its target's. Returns the connection that makes
     /// room for it.
-    pub(crate) fn parts(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
+    pub(crate) fn parts(&self, serial: u64, from: IpAddr, evictable: Evictable) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         waiting.forget(network, serial);
-        waiting.parting.add(network, serial, seat, self.max())
+        waiting.parting.add(network, serial, evictable, self.max())
     }
 
     /// The connection to end when descriptors run out: one that is parting, otherwise one that has not begun
@@ -106,7 +106,7 @@ impl Logins {
         let is_silent = silent.count >= (silent.count + begun.count).div_ceil(4);
         let rest = if is_silent { [silent, discoveries, begun] } else { [discoveries, begun, silent] };
         let mut order = [parting].into_iter().chain(rest);
-        order.find_map(|pool| pool.take_oldest_of_most(|seat| seat.has_socket))
+        order.find_map(|pool| pool.take_oldest_of_most(|evictable| evictable.has_socket))
     }
 
     /// Its login, its discovery session or its parting has ended.
@@ -120,8 +120,8 @@ impl Logins {
         let (mut waiting, network) = (self.lock(), network(from));
         let Waiting { silent, begun, .. } = &mut *waiting;
         match silent.find(network, serial).or_else(|| begun.find(network, serial)) {
-            Some(seat) => {
-                seat.core = core;
+            Some(evictable) => {
+                evictable.core = core;
                 go();
                 true
             }
@@ -150,7 +150,7 @@ impl Waiting {
         if is_silent { &mut self.silent } else { &mut self.begun }.take_oldest_of_most(|_| true)
     }
 
-    fn forget(&mut self, network: IpAddr, serial: u64) -> Option<Seat> {
+    fn forget(&mut self, network: IpAddr, serial: u64) -> Option<Evictable> {
         let Waiting { silent, begun, discoveries, parting } = self;
         [silent, begun, discoveries, parting].into_iter().find_map(|pool| pool.remove(network, serial))
     }
@@ -161,34 +161,34 @@ impl Pool {
         self.networks.get(&network).map_or(0, BTreeMap::len)
     }
 
-    fn find(&mut self, network: IpAddr, serial: u64) -> Option<&mut Seat> {
+    fn find(&mut self, network: IpAddr, serial: u64) -> Option<&mut Evictable> {
         self.networks.get_mut(&network)?.get_mut(&serial)
     }
 
     /// Adds one, of `max` in all. Returns the one that makes room for it.
-    fn add(&mut self, network: IpAddr, serial: u64, seat: Seat, max: usize) -> Option<Evicted> {
+    fn add(&mut self, network: IpAddr, serial: u64, evictable: Evictable, max: usize) -> Option<Evicted> {
         let evicted = match self.count_of(network) >= share(max) {
             true => self.take_oldest(network),
             false if self.count >= max => self.take_oldest_of_most(|_| true),
             false => None,
         };
-        self.insert(network, serial, seat);
+        self.insert(network, serial, evictable);
         evicted
     }
 
-    fn insert(&mut self, network: IpAddr, serial: u64, seat: Seat) {
-        self.networks.entry(network).or_default().insert(serial, seat);
+    fn insert(&mut self, network: IpAddr, serial: u64, evictable: Evictable) {
+        self.networks.entry(network).or_default().insert(serial, evictable);
         self.count += 1;
     }
 
-    fn remove(&mut self, network: IpAddr, serial: u64) -> Option<Seat> {
+    fn remove(&mut self, network: IpAddr, serial: u64) -> Option<Evictable> {
         let members = self.networks.get_mut(&network)?;
-        let seat = members.remove(&serial)?;
+        let evictable = members.remove(&serial)?;
         if members.is_empty() {
             self.networks.remove(&network);
         }
         self.count -= 1;
-        Some(seat)
+        Some(evictable)
     }
 
     fn take_oldest(&mut self, network: IpAddr) -> Option<Evicted> {
@@ -197,9 +197,10 @@ impl Pool {
     }
 
     /// The oldest matching connection of the network that has the most of them.
-    fn take_oldest_of_most(&mut self, which: impl Fn(&Seat) -> bool) -> Option<Evicted> {
-        let such = |(network, members): (&IpAddr, &BTreeMap<u64, Seat>)| {
-            let mut such = members.iter().filter(|(_, seat)| which(seat)).map(|(serial, _)| *serial);
+    fn take_oldest_of_most(&mut self, which: impl Fn(&Evictable) -> bool) -> Option<Evicted> {
+        let such = |(network, members): (&IpAddr, &BTreeMap<u64, Evictable>)| {
+            let mut such =
+                members.iter().filter(|(_, evictable)| which(evictable)).map(|(serial, _)| *serial);
             let oldest = such.next()?;
             Some((such.count(), Reverse(oldest), *network))
         };
@@ -208,7 +209,7 @@ impl Pool {
     }
 
     fn take(&mut self, network: IpAddr, serial: u64) -> Option<Evicted> {
-        let Seat { core, .. } = self.remove(network, serial)?;
+        let Evictable { core, .. } = self.remove(network, serial)?;
         Some(Evicted { core, serial })
     }
 }
@@ -231,7 +232,7 @@ fn network(from: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    const SEAT: Seat = Seat { core: 0, has_socket: true };
+    const EVICTABLE: Evictable = Evictable { core: 0, has_socket: true };
 
     fn ip(address: &str) -> IpAddr {
         address.parse().expect("an address")
@@ -245,19 +246,19 @@ mod tests {
     fn the_oldest_silent_connection_of_the_loudest_network_makes_room() {
         let (logins, loud, other) = (Logins::new(8), ip("192.0.2.1"), ip("192.0.2.2"));
         for serial in 1..=4 {
-            assert_eq!(logins.arrives(serial, loud, SEAT), None);
+            assert_eq!(logins.arrives(serial, loud, EVICTABLE), None);
         }
-        assert_eq!(logins.arrives(5, loud, SEAT), evicted(1), "half of them are an address's share");
+        assert_eq!(logins.arrives(5, loud, EVICTABLE), evicted(1), "half of them are an address's share");
         logins.begins(2, loud);
-        assert_eq!(logins.arrives(6, loud, SEAT), evicted(3), "who has begun a login stays");
+        assert_eq!(logins.arrives(6, loud, EVICTABLE), evicted(3), "who has begun a login stays");
         for serial in 7..=10 {
-            assert_eq!(logins.arrives(serial, ip(&format!("192.0.2.{serial}")), SEAT), None);
+            assert_eq!(logins.arrives(serial, ip(&format!("192.0.2.{serial}")), EVICTABLE), None);
         }
-        assert_eq!(logins.arrives(11, other, SEAT), evicted(4), "those of who has the most go first");
+        assert_eq!(logins.arrives(11, other, EVICTABLE), evicted(4), "those of who has the most go first");
         logins.ends(4, loud);
         logins.ends(11, other);
-        assert_eq!(logins.arrives(12, other, SEAT), None, "one is gone");
-        assert_eq!(logins.arrives(13, other, SEAT), evicted(5));
+        assert_eq!(logins.arrives(12, other, EVICTABLE), None, "one is gone");
+        assert_eq!(logins.arrives(13, other, EVICTABLE), evicted(5));
     }
 
     #[test]
@@ -265,20 +266,24 @@ mod tests {
         let logins = Logins::new(8);
         for serial in 1..=8 {
             let from = ip(&format!("192.0.2.{serial}"));
-            assert_eq!(logins.arrives(serial, from, SEAT), None);
+            assert_eq!(logins.arrives(serial, from, EVICTABLE), None);
             logins.begins(serial, from);
         }
-        assert_eq!(logins.arrives(9, ip("192.0.2.9"), SEAT), evicted(1));
-        assert_eq!(logins.arrives(10, ip("192.0.2.10"), SEAT), evicted(2));
-        assert_eq!(logins.arrives(11, ip("192.0.2.11"), SEAT), evicted(9), "two silent ones are a quarter");
+        assert_eq!(logins.arrives(9, ip("192.0.2.9"), EVICTABLE), evicted(1));
+        assert_eq!(logins.arrives(10, ip("192.0.2.10"), EVICTABLE), evicted(2));
+        assert_eq!(
+            logins.arrives(11, ip("192.0.2.11"), EVICTABLE),
+            evicted(9),
+            "two silent ones are a quarter"
+        );
     }
 
     #[test]
     fn one_host_of_ipv6_is_one_network_whatever_its_address() {
         let logins = Logins::new(2);
-        assert_eq!(logins.arrives(1, ip("2001:db8::1"), SEAT), None);
-        assert_eq!(logins.arrives(2, ip("2001:db8::ffff:2"), SEAT), evicted(1));
-        assert_eq!(logins.arrives(3, ip("2001:db8:0:1::1"), SEAT), None);
+        assert_eq!(logins.arrives(1, ip("2001:db8::1"), EVICTABLE), None);
+        assert_eq!(logins.arrives(2, ip("2001:db8::ffff:2"), EVICTABLE), evicted(1));
+        assert_eq!(logins.arrives(3, ip("2001:db8:0:1::1"), EVICTABLE), None);
         assert_eq!(network(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));
     }
 
@@ -286,12 +291,12 @@ mod tests {
     fn discovery_sessions_have_a_bound_of_their_own() {
         let (logins, loud, other) = (Logins::new(2), ip("192.0.2.1"), ip("192.0.2.2"));
         for (serial, expected) in [(1, None), (2, evicted(1)), (3, evicted(2))] {
-            assert_eq!(logins.arrives(serial, loud, SEAT), None);
+            assert_eq!(logins.arrives(serial, loud, EVICTABLE), None);
             logins.begins(serial, loud);
             assert_eq!(logins.discovers(serial, loud), expected);
         }
         let discovers = |serial, from| {
-            logins.arrives(serial, from, SEAT);
+            logins.arrives(serial, from, EVICTABLE);
             logins.discovers(serial, from)
         };
         assert_eq!(discovers(4, other), None);
@@ -304,7 +309,7 @@ mod tests {
     fn silent_connections_are_evicted_first_then_idle_discoveries_then_logins() {
         let (logins, from) = (Logins::new(8), ip("192.0.2.1"));
         for serial in 1..=3 {
-            logins.arrives(serial, from, SEAT);
+            logins.arrives(serial, from, EVICTABLE);
         }
         logins.begins(1, from);
         logins.discovers(2, from);
@@ -318,10 +323,10 @@ mod tests {
     fn a_new_connection_is_not_evicted_before_hung_logins() {
         let (logins, from) = (Logins::new(64), ip("192.0.2.1"));
         for serial in 1..=4 {
-            logins.arrives(serial, from, SEAT);
+            logins.arrives(serial, from, EVICTABLE);
             logins.begins(serial, from);
         }
-        logins.arrives(5, ip("192.0.2.2"), SEAT);
+        logins.arrives(5, ip("192.0.2.2"), EVICTABLE);
         assert_eq!(logins.takes_one(), evicted(1));
         assert_eq!(logins.takes_one(), evicted(5), "now it is one of four");
     }
@@ -329,16 +334,16 @@ mod tests {
     #[test]
     fn an_evicted_connection_does_not_move() {
         let (logins, from) = (Logins::new(1), ip("192.0.2.1"));
-        logins.arrives(1, from, SEAT);
+        logins.arrives(1, from, EVICTABLE);
         assert!(logins.hand_over(1, from, 3, || {}));
-        assert_eq!(logins.arrives(2, from, SEAT), Some(Evicted { core: 3, serial: 1 }));
+        assert_eq!(logins.arrives(2, from, EVICTABLE), Some(Evicted { core: 3, serial: 1 }));
         assert!(!logins.hand_over(1, from, 2, || unreachable!("it does not move")));
     }
 
     #[test]
     fn an_evicted_connection_is_not_counted_twice() {
         let (logins, from) = (Logins::new(2), ip("192.0.2.1"));
-        logins.arrives(1, from, SEAT);
+        logins.arrives(1, from, EVICTABLE);
         assert_eq!(logins.takes_one(), evicted(1));
         assert_eq!(logins.discovers(1, from), None);
         assert_eq!(logins.takes_one(), None, "it goes already");
@@ -347,9 +352,9 @@ mod tests {
     #[test]
     fn parting_connections_are_evicted_first_and_are_bounded() {
         let (logins, from) = (Logins::new(4), ip("192.0.2.1"));
-        logins.arrives(1, from, SEAT);
+        logins.arrives(1, from, EVICTABLE);
         for (serial, expected) in [(2, None), (3, None), (4, evicted(2))] {
-            assert_eq!(logins.parts(serial, from, SEAT), expected);
+            assert_eq!(logins.parts(serial, from, EVICTABLE), expected);
         }
         logins.ends(4, from);
         for serial in [3, 1] {
@@ -361,9 +366,9 @@ mod tests {
     fn a_connection_without_a_descriptor_is_not_evicted_for_one() {
         let (logins, loud, other) = (Logins::new(8), ip("192.0.2.1"), ip("192.0.2.2"));
         for serial in 1..=3 {
-            logins.arrives(serial, loud, Seat { core: 0, has_socket: false });
+            logins.arrives(serial, loud, Evictable { core: 0, has_socket: false });
         }
-        logins.arrives(4, other, SEAT);
+        logins.arrives(4, other, EVICTABLE);
         assert_eq!(logins.takes_one(), evicted(4));
         assert_eq!(logins.takes_one(), None);
     }

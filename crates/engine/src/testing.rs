@@ -63,7 +63,7 @@ pub(crate) fn serve_reporting(
         failed: None,
         losses: Arc::default(),
         space: Arc::default(),
-        seat: None,
+        gateway: None,
     };
     let daemon = Daemon::start_with(config, events, |_, _| stores.iter().map(opened).collect())
         .expect("the daemon starts");

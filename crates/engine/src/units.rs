@@ -1,10 +1,10 @@
 //! Units as they are created, before the cores get them.
 
+use crate::gateway_handle::GatewayEvent;
 use crate::housekeeper;
 use crate::ledger::Ledger;
 use crate::meters::UnitMeter;
 use crate::ports::Ports;
-use crate::seat::GatewayEvent;
 use crate::state::files::Files;
 use crate::stores::Opened;
 use config::names::identity;
@@ -91,13 +91,13 @@ impl<I: Io> NewUnit<I> {
                 &lun.name,
                 view.clone(),
                 config.cores.len(),
-                opened.seat.as_ref().map(|seat| seat.reading.clone()),
+                opened.gateway.as_ref().map(|gateway| gateway.reading.clone()),
             )),
             view,
             store: opened.store.clone(),
             home: Some(home),
             ledger: lun.export().map(|_| Arc::new(Ledger::new())),
-            gateway: opened.seat.as_ref().map(|seat| seat.inbox()),
+            gateway: opened.gateway.as_ref().map(|gateway| gateway.inbox()),
         };
         (new, fit)
     }

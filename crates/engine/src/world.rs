@@ -7,12 +7,12 @@ use crate::core::aoe::setup;
 pub use crate::core::inspect::Counted;
 use crate::daemon::{open_interfaces, share};
 use crate::events::Events;
+use crate::gateway_handle::{GatewayEvent, GatewayHandle, Requester};
 pub use crate::gateways::{Answer, Call};
-use crate::gateways::{Gateway, Home, Step};
+use crate::gateways::{Gateway, HomeSender, Step};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
 pub use crate::readings::GatewayReading;
-use crate::seat::{self, GatewayEvent, Wanter};
 use crate::served::Endpoint;
 use crate::shared::Shared;
 use crate::state::StateSaver;
@@ -54,7 +54,7 @@ pub struct Cores<I: Io> {
 
 /// A unit that gateways share.
 struct SharedUnit<I: Io> {
-    seat: Arc<seat::Seat>,
+    handle: Arc<GatewayHandle>,
     gateway: Gateway<I>,
     events: mpsc::Receiver<GatewayEvent>,
     /// The next one.
@@ -110,9 +110,12 @@ impl<I: Io> Cores<I> {
         lines: impl FnMut(&Setup<'_>, usize) -> io::Result<Vec<I::Line>>,
         mut io: impl FnMut(usize, Waker) -> I,
     ) -> io::Result<Cores<I>> {
-        let opened = |((store, losses), lun)| {
-            let seat = seat::Seat::of(lun);
-            Opened { store, failed: None, losses, space: Arc::default(), seat }
+        let opened = |((store, losses), lun)| Opened {
+            store,
+            failed: None,
+            losses,
+            space: Arc::default(),
+            gateway: GatewayHandle::of(lun),
         };
         let opened: Vec<Opened<I>> = stores.into_iter().zip(&config.luns).map(opened).collect();
         let (mut units, _) = NewUnit::all(&config, &opened, &*files);
@@ -129,7 +132,7 @@ impl<I: Io> Cores<I> {
         let (known, served) = share(config.clone(), endpoints, i32::MAX, sender, Events::default());
         let housekeeper = Housekeeper::new(&known, &mail);
         let changes = Changes::new(&mail, &served, &units, config);
-        let mut seat = |me: usize, mailbox: Mailbox<Message<I>>, lines| {
+        let mut start = |me: usize, mailbox: Mailbox<Message<I>>, lines| {
             let waker = mailbox.waker();
             let io = io(me, waker.clone());
             let units = units.iter_mut().map(|unit| unit.on(me)).collect();
@@ -140,7 +143,8 @@ impl<I: Io> Cores<I> {
             Ok(DrivenCore { core, waker, completions: Vec::new(), messages: Vec::new() })
         };
         let each = mailboxes.into_iter().zip(lines).enumerate();
-        let cores = each.map(|(me, (mailbox, lines))| seat(me, mailbox, lines)).collect::<io::Result<_>>()?;
+        let cores =
+            each.map(|(me, (mailbox, lines))| start(me, mailbox, lines)).collect::<io::Result<_>>()?;
         let state_saver = StateSaver::new(files);
         Ok(Cores { cores, mail, housekeeper, state_saver, jobs, job: None, changes, incarnations, shared })
     }
@@ -190,7 +194,7 @@ impl<I: Io> Cores<I> {
 
     /// The store of a unit that gateways share is open; such units are numbered among themselves.
     pub fn open_shared(&mut self, unit: usize, store: Arc<dyn Failover>) {
-        self.shared[unit].seat.open(store);
+        self.shared[unit].handle.open(store);
     }
 
     /// Whether there are events that the unit's gateway has not seen.
@@ -223,24 +227,25 @@ impl<I: Io> Cores<I> {
 
     /// The object of the unit may have changed.
     pub fn gateway_noticed(&self, unit: usize) {
-        let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Noticed);
+        let _ = self.shared[unit].handle.inbox().send(GatewayEvent::ObjectChanged);
     }
 
     /// An administrator makes this gateway the active one; the outcome comes later.
     pub fn gateway_wanted(&self, unit: usize) -> mpsc::Receiver<Result<(), String>> {
         let (outbox, outcome) = mpsc::channel();
-        let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Want(Wanter::Person(outbox)));
+        let _ =
+            self.shared[unit].handle.inbox().send(GatewayEvent::Activate(Requester::Administrator(outbox)));
         outcome
     }
 
     /// The gateway leaves the unit to others, and ends.
     pub fn gateway_withdraws(&self, unit: usize) {
-        let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Withdraw);
+        let _ = self.shared[unit].handle.inbox().send(GatewayEvent::Withdraw);
     }
 
     /// Its status as shown to people.
     pub fn gateway_reading(&self, unit: usize) -> Option<GatewayReading> {
-        self.shared[unit].seat.reading.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared[unit].handle.reading.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Begins to change what is served, once everything begun before is complete; with the store of the new
@@ -254,7 +259,7 @@ impl<I: Io> Cores<I> {
             failed: None,
             losses,
             space: Arc::default(),
-            seat: None,
+            gateway: None,
         });
         let plan = self.changes.plan(change)?;
         let prepared =
@@ -339,11 +344,11 @@ fn gateways<I: Io>(
 ) -> Vec<SharedUnit<I>> {
     let each = config.luns.iter().zip(units).zip(opened);
     let shared = each.filter_map(|((lun, unit), opened)| {
-        let (cluster, seat) = (config.cluster.as_ref()?, opened.seat.clone()?);
-        let home = Home { unit: unit.view.unit.index, core: unit.home_core, cores: mail.to_vec() };
-        let (gateway, _) = Gateway::of(cluster, lun, &unit.view.unit, &seat, home)?;
-        let events = seat.take_events()?;
-        Some(SharedUnit { seat, gateway, events, event: None })
+        let (cluster, handle) = (config.cluster.as_ref()?, opened.gateway.clone()?);
+        let home = HomeSender { unit: unit.view.unit.index, core: unit.home_core, cores: mail.to_vec() };
+        let (gateway, _) = Gateway::of(cluster, lun, &unit.view.unit, &handle, home)?;
+        let events = handle.take_events()?;
+        Some(SharedUnit { handle, gateway, events, event: None })
     });
     shared.collect()
 }

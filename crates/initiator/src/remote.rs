@@ -6,11 +6,11 @@
 mod abandoned_writes;
 mod backoff;
 mod continuity;
-mod examination;
 mod geometry;
 mod identity;
 mod lane;
 mod request;
+mod revalidation;
 mod takeover;
 mod write_history;
 

@@ -161,7 +161,7 @@ pub struct Session {
     /// The portal group of the first login: a login through another group would not reinstate the session
     /// (RFC 7143 section 3.4.3).
     portal_group: Option<u32>,
-    /// Its user examines the unit after each login and unit attention, see [`Session::guarded`].
+    /// Its user revalidates the unit after each login and unit attention, see [`Session::guarded`].
     is_guarded: bool,
     has_arrived: bool,
     tags: Tag,

@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::client::AdminArguments;
 use crate::luns::limits;
 use clap::{Args, Subcommand};
-use config::{SpecOfLun, format_size};
+use config::{LunSpec, format_size};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -57,7 +57,8 @@ pub(crate) enum LunCommand {
     /// Add a LUN, and show it to initiators
     Add {
         /// The LUN, like --lun of lunette serve: file:/srv/disk.img,size=10G,name=disk
-        spec: String,
+        #[arg(value_name = "SPEC")]
+        lun_spec: String,
         /// The target that shows it [default: the only one]
         #[arg(long, value_name = "NAME")]
         target: Option<String>,
@@ -65,8 +66,8 @@ pub(crate) enum LunCommand {
         #[arg(long, value_name = "NAME")]
         group: Option<String>,
         /// LUN number [default: one above all others]
-        #[arg(long)]
-        number: Option<u16>,
+        #[arg(long = "number", value_name = "LUN")]
+        lun_number: Option<u16>,
         #[command(flatten)]
         change: ChangeArguments,
     },
@@ -219,8 +220,8 @@ pub(crate) fn config(command: &ConfigCommand) -> Result<String, Failure> {
 pub(crate) fn lun(command: &LunCommand) -> Result<String, Failure> {
     match command {
         LunCommand::List { json, admin } => list(admin, *json),
-        LunCommand::Add { spec, target, group, number, change } => {
-            let spec = SpecOfLun::parse(spec).map_err(|problems| {
+        LunCommand::Add { lun_spec, target, group, lun_number, change } => {
+            let spec = LunSpec::parse(lun_spec).map_err(|problems| {
                 let all = problems.iter().map(ToString::to_string).collect::<Vec<_>>();
                 Failure::wrong_input(all.join("\nlunette: "))
             })?;
@@ -228,7 +229,7 @@ pub(crate) fn lun(command: &LunCommand) -> Result<String, Failure> {
             if let Some(name) = spec.name {
                 body.insert("name".into(), name.into());
             }
-            let number = number.or(spec.number);
+            let number = lun_number.or(spec.number);
             if target.is_some() || group.is_some() || number.is_some() {
                 let shown = json!({ "target": target, "group": group, "number": number });
                 body.insert("shown".into(), json!([shown]));

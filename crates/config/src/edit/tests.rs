@@ -175,7 +175,7 @@ fn what_is_not_there_is_named_with_what_is() {
 fn a_lun_of_the_command_line_is_the_same_in_a_file() {
     let spec = "ram:1M,huge=never,name=a,bs=4K,pbs=8K,ro,serial=S,wcache=off,thin=on,warn_at=80%,removable,iops_max=7,iops_burst=9,\
                 bytes_per_second_max=1M,bytes_burst=64K";
-    let found = crate::SpecOfLun::parse(spec).unwrap_or_else(|problems| panic!("{problems}"));
+    let found = crate::LunSpec::parse(spec).unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!((found.name.as_deref(), found.number), (Some("a"), None));
     let action = Action::Add { settings: found.settings, shown: Vec::new() };
     let text = edited("[[target]]\nname = \"iqn.2026-11.a:x\"\n", &lun("a", action));

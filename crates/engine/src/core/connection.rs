@@ -56,7 +56,7 @@ pub(super) struct Connection {
     pub(super) quiescing: Vec<Quiescing>,
     /// How much data of its commands is in transit, and how fast it moves.
     pub(super) pace: Pace,
-    pub(super) watched: Watching,
+    pub(super) activity: Activity,
     /// When a frame of AoE last arrived.
     pub(super) framed_at: Time,
 }
@@ -98,9 +98,9 @@ pub(super) struct Closing {
     why: Option<&'static str>,
 }
 
-/// What the core's [`super::watch`] keeps of a connection.
+/// What [`super::active`] keeps of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Watching {
+pub(super) struct Activity {
     pub(super) is_busy: bool,
     /// Its earliest timer.
     pub(super) timer: Option<Time>,
@@ -230,7 +230,7 @@ impl Connection {
             share: Share::default(),
             quiescing: Vec::new(),
             pace: Pace::default(),
-            watched: Watching::default(),
+            activity: Activity::default(),
             framed_at: Time(0),
         }
     }

@@ -5,7 +5,7 @@ use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase
 use super::lun::{LunState, NO_LUN, NO_UNIT};
 use crate::access::Login;
 use crate::events::Event;
-use crate::logins::{Evicted, Seat};
+use crate::logins::{Evictable, Evicted};
 use crate::message::{Facts, Message, Waiter, Way};
 use crate::registry::{Place, SessionName};
 use crate::served::{Named, Served};
@@ -261,8 +261,8 @@ impl<I: Io> Core<I> {
 
     /// A connection begins to log in. Another one makes room for it if there are too many.
     pub(super) fn arrives(&mut self, facts: &Facts, from: SocketAddr, has_socket: bool) {
-        let seat = Seat { core: self.me, has_socket };
-        let evicted = self.shared.logins.arrives(facts.serial, from.ip(), seat);
+        let evictable = Evictable { core: self.me, has_socket };
+        let evicted = self.shared.logins.arrives(facts.serial, from.ip(), evictable);
         self.evict(evicted, None);
     }
 
@@ -271,8 +271,8 @@ impl<I: Io> Core<I> {
     pub(super) fn parts(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Way::Portal { from, .. } = conn.facts.way else { return };
-        let seat = Seat { core: self.me, has_socket: conn.stream.is_some() };
-        let evicted = self.shared.logins.parts(conn.facts.serial, from.ip(), seat);
+        let evictable = Evictable { core: self.me, has_socket: conn.stream.is_some() };
+        let evicted = self.shared.logins.parts(conn.facts.serial, from.ip(), evictable);
         self.evict(evicted, None);
     }
 

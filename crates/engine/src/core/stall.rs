@@ -9,7 +9,7 @@
 //! it has `stall_timeout` plus the time that its bytes take, and while it is in flight a command has that
 //! much more.
 
-mod watch;
+mod enforce;
 
 use proto::time::Time;
 use reactor::stream::InFlight;

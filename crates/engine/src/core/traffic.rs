@@ -214,7 +214,7 @@ impl<I: Io> Core<I> {
             index += 1;
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.listed.to_flush = false;
-                self.watch.note(key, conn);
+                self.active.note(key, conn);
                 self.finish_turn(key);
             }
         }

@@ -6,9 +6,9 @@ use super::homes::{HomeUnit, Publication};
 use super::kind;
 use super::leaving::Leaving;
 use crate::counters::Counters;
+use crate::gateway_handle::GatewayEvent;
 use crate::ledger::Ledger;
 use crate::meters::UnitMeter;
-use crate::seat::GatewayEvent;
 use crate::slots::Key;
 use crate::units::{NewUnit, slot};
 use reactor::io::Io;
@@ -330,7 +330,7 @@ mod tests {
             failed: None,
             losses: Arc::default(),
             space: Arc::default(),
-            seat: None,
+            gateway: None,
         };
         let (new, _) = NewUnit::all(&config, &[(); UNITS].map(|()| opened()), &System);
         let mut units = Units::new(new.into_iter().map(|unit| Unit::new(unit, 0)).collect());

@@ -1,8 +1,8 @@
 //! Changes of a running daemon's configuration.
 
 use super::{
-    ChangeError, Daemon, Leaving, NotSaved, Reports, StartError, UnitSummary, Wants, reopen, start_watch,
-    summary, watch, weak,
+    ChangeError, Daemon, Leaving, NotSaved, Reports, StartError, UnitSummary, Wants, probe_if_needed, reopen,
+    start_prober, summary, weak,
 };
 use crate::changes::{Change, Plan, Prepared, Progress, Released};
 use crate::core::aoe;
@@ -14,8 +14,8 @@ use crate::served::Endpoint;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::stores::opening;
-use crate::stores::prober::{self, StoreWatch};
-use crate::stores::space::SpaceWatch;
+use crate::stores::prober::{self, StoreProber};
+use crate::stores::space::SpaceMeter;
 use crate::units::NewUnit;
 use config::{Config, Lun, StepOfChange, StoreSpec};
 use reactor::packet;
@@ -27,10 +27,10 @@ use store::lane::Store;
 /// How long a core may take to begin serving a new snapshot.
 const CORES_WITHIN: Duration = Duration::from_secs(5);
 
-/// What belongs to a new unit: its summary, the watch of its store, and the store.
+/// What belongs to a new unit: its summary, the prober of its store, and the store.
 struct Arrival {
     summary: UnitSummary,
-    watch: Option<(u32, StoreWatch)>,
+    prober: Option<(u32, StoreProber)>,
     store: (u32, Weak<dyn Store>),
 }
 
@@ -134,8 +134,8 @@ impl Daemon {
             .changes
             .prepare(plan, opened.as_ref(), endpoint, lines, &System)
             .map_err(ChangeError::Refused)?;
-        if let Some((watch, size_bytes)) = resized {
-            self.watches[watch].1.grow(size_bytes, &self.patience).map_err(ChangeError::Refused)?;
+        if let Some((prober, size_bytes)) = resized {
+            self.probers[prober].1.grow(size_bytes, &self.patience).map_err(ChangeError::Refused)?;
         }
         let gone = prepared.gone.and_then(|unit| Some((unit, self.serial(unit)?)));
         let adds =
@@ -149,13 +149,13 @@ impl Daemon {
         let served = self.changes.served().clone();
         self.units.retain(|unit| served.find(&unit.name).is_some());
         self.meters.change(meter, |name| served.find(name).is_some());
-        if let Some(Arrival { summary, watch, store }) = adds {
+        if let Some(Arrival { summary, prober, store }) = adds {
             self.units.retain(|unit| unit.name != summary.name);
             self.units.push(summary);
             self.stores.retain(|(_, store)| store.strong_count() > 0);
             self.stores.push(store);
-            watch.iter().for_each(|(_, watch)| watch.begin());
-            self.watches.extend(watch);
+            prober.iter().for_each(|(_, prober)| prober.begin());
+            self.probers.extend(prober);
         }
         self.addresses = served.endpoints.iter().map(|endpoint| endpoint.address).collect();
         self.srp_guid = served.config.srp_guid;
@@ -197,7 +197,7 @@ impl Daemon {
         let served = prepared.served();
         let index = served.units.iter().position(|unit| *unit == number).expect("it is to be served");
         let lun = &served.config.luns[index];
-        let watch = watch(
+        let prober = probe_if_needed(
             &served.config,
             lun,
             number,
@@ -209,10 +209,10 @@ impl Daemon {
         if let Some(unit) = prepared.unit() {
             self.gateways.start(lun, unit, &opened, home, &self.mail).map_err(StartError)?;
         }
-        Ok(Some(Arrival { summary: summary(lun, &opened), watch, store: (number, weak(&opened)) }))
+        Ok(Some(Arrival { summary: summary(lun, &opened), prober, store: (number, weak(&opened)) }))
     }
 
-    /// A unit was reconfigured: updates its summary, and watches the space that its store takes if `warn_at`
+    /// A unit was reconfigured: updates its summary, and measures the space that its store takes if `warn_at`
     /// is known now.
     fn refresh_summary(&mut self, number: u32) {
         let served = self.changes.served();
@@ -224,12 +224,12 @@ impl Daemon {
             (unit.size_bytes, unit.thin) = (traits.size_bytes, lun.thin && traits.discards);
         }
         let Some(space) = self.changes.unit(number).and_then(|unit| unit.space.clone()) else { return };
-        if let Some((_, watch)) = self.watches.iter().find(|(other, _)| *other == number) {
-            return watch.measure_space(space);
+        if let Some((_, prober)) = self.probers.iter().find(|(other, _)| *other == number) {
+            return prober.measure_space(space);
         }
         let reports = Reports { mail: &self.mail, events: &self.events };
-        match start_watch(&served.config, lun, number, store, None, Some(SpaceWatch::new(space)), reports) {
-            Ok(watch) => self.watches.extend(watch.inspect(|(_, watch)| watch.begin())),
+        match start_prober(&served.config, lun, number, store, None, Some(SpaceMeter::new(space)), reports) {
+            Ok(prober) => self.probers.extend(prober.inspect(|(_, prober)| prober.begin())),
             Err(error) => tracing::error!(lun = %lun.name, "its warn_at has no effect: {error}"),
         }
     }
@@ -275,9 +275,9 @@ impl Daemon {
     /// A unit was removed: its store is closed, or will be. Returns whether it still is where its path leads,
     /// as far as is known.
     fn unit_removed(&mut self, unit: u32, serial: String) -> bool {
-        let watch = self.watches.iter().position(|(other, _)| *other == unit);
-        let watch = watch.map(|index| self.watches.swap_remove(index).1);
-        let leaving = Leaving { unit, serial, watch };
+        let prober = self.probers.iter().position(|(other, _)| *other == unit);
+        let prober = prober.map(|index| self.probers.swap_remove(index).1);
+        let leaving = Leaving { unit, serial, prober };
         if self.changes.is_leaving(unit) {
             self.leaving.push(leaving);
             return true;
@@ -288,7 +288,7 @@ impl Daemon {
     /// These stores are no longer used. Returns whether they are where their paths lead, as far as is known.
     fn released(&self, units: Vec<Leaving>) -> bool {
         units.iter().for_each(|unit| self.about.closed(&unit.serial));
-        prober::end(units.into_iter().filter_map(|unit| unit.watch).collect())
+        prober::end(units.into_iter().filter_map(|unit| unit.prober).collect())
     }
 
     /// Opens the portal that a plan needs.
@@ -303,13 +303,13 @@ impl Daemon {
         Ok(Some(endpoint))
     }
 
-    /// The watch of a file that is to grow, and its new size.
+    /// The prober of a file that is to grow, and its new size.
     fn grows(&self, unit: u32, lun: &Lun) -> Option<(usize, u64)> {
         let StoreSpec::File { size: Some(size), .. } = lun.store else { return None };
         let before = self.changes.served().find(&lun.name)?;
         let is_other = self.changes.served().config.luns[before].store != lun.store;
-        let watch = self.watches.iter().position(|(watched, _)| *watched == unit)?;
-        is_other.then_some((watch, size))
+        let prober = self.probers.iter().position(|(probed, _)| *probed == unit)?;
+        is_other.then_some((prober, size))
     }
 }
 

@@ -235,7 +235,7 @@ impl Target {
                 failed: None,
                 losses: Arc::default(),
                 space: Arc::default(),
-                seat: None,
+                gateway: None,
             }
         };
         let opened: Vec<Opened<RecordingIo>> = stores.iter().map(opened).collect();

@@ -1,6 +1,6 @@
 //! Blocking calls of a shared unit's thread to the pool and the image.
 
-use crate::seat::GatewayEvent;
+use crate::gateway_handle::GatewayEvent;
 use cluster::ReplaceError;
 use config::RbdImage;
 use std::sync::{Arc, mpsc};
@@ -115,7 +115,7 @@ impl Calls {
     /// Watches for changes that others report; otherwise it polls.
     fn watch(&mut self) {
         let inbox = self.inbox.clone();
-        let hint = Box::new(move || _ = inbox.send(GatewayEvent::Noticed));
+        let hint = Box::new(move || _ = inbox.send(GatewayEvent::ObjectChanged));
         let watch = self.pool.as_ref().map(|pool| pool.watch(&self.object, hint));
         self.watch = watch.and_then(Result::ok);
     }

@@ -21,17 +21,22 @@ fn what_a_thread_is_asked_after_its_end_is_refused() {
     let config = Config::from_toml(text, std::path::Path::new("lunette.toml"));
     let config = config.unwrap_or_else(|problems| panic!("{problems}"));
     let store = store::open_ram(1 << 20).expect("memory");
-    let seat = Seat::of(&config.luns[0]);
-    let opened =
-        [Opened { store, failed: None, losses: Arc::default(), space: Arc::default(), seat: seat.clone() }];
+    let handle = GatewayHandle::of(&config.luns[0]);
+    let opened = [Opened {
+        store,
+        failed: None,
+        losses: Arc::default(),
+        space: Arc::default(),
+        gateway: handle.clone(),
+    }];
     let (units, _) = NewUnit::all(&config, &opened, &System);
     let core = reactor::mailbox::mesh::<Message>(1).expect("a mailbox");
     let gateways = Gateways::all(&config, &units, &opened, &[core[0].sender(0)]).expect("a thread");
-    let inbox = seat.expect("it is shared").inbox();
+    let inbox = handle.expect("it is shared").inbox();
     inbox.send(GatewayEvent::Withdraw).expect("it runs");
     gateways.running[0].1.ended.recv().expect("it ends");
     let (outbox, outcome) = mpsc::channel();
-    inbox.send(GatewayEvent::Want(Wanter::Person(outbox))).expect("it refuses what comes");
+    inbox.send(GatewayEvent::Activate(Requester::Administrator(outbox))).expect("it refuses what comes");
     assert_eq!(outcome.recv(), Ok(Err(ENDED.to_owned())));
 }
 
@@ -55,14 +60,14 @@ impl Forwarding {
             failed: None,
             losses: Arc::default(),
             space: Arc::default(),
-            seat: Seat::of(lun),
+            gateway: GatewayHandle::of(lun),
         };
-        let seat = opened.seat.clone().expect("it is shared");
+        let handle = opened.gateway.clone().expect("it is shared");
         let (units, _) = NewUnit::all(&config, &[opened], &System);
         let mailbox = reactor::mailbox::mesh::<Message>(1).expect("a mailbox").remove(0);
-        let home = Home { unit: 0, core: 0, cores: vec![mailbox.sender(0)] };
+        let home = HomeSender { unit: 0, core: 0, cores: vec![mailbox.sender(0)] };
         let (mut gateway, _) =
-            Gateway::of(cluster, lun, &units[0].view.unit, &seat, home).expect("it is shared");
+            Gateway::of(cluster, lun, &units[0].view.unit, &handle, home).expect("it is shared");
         let member = Member { process: "a".into(), takeover_ms: 10_000, disk: gateway.disk.clone() };
         let me = Me { gateway: "a".into(), client: "a".into(), ports: gateway.ports.clone(), member };
         gateway.machine = Some(Box::new(Machine::new(me, cluster.takeover)));

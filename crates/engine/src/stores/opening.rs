@@ -2,7 +2,7 @@
 
 use super::late::LateStore;
 use super::saved_ports::SavedPorts;
-use crate::seat::Seat;
+use crate::gateway_handle::GatewayHandle;
 use crate::state::files::System;
 use crate::this_machine::{IMAGE_REMEDY, image_problem};
 use config::memory::Room;
@@ -35,14 +35,14 @@ pub(crate) struct Opened<I: Io = Uring> {
     /// The space that it takes.
     pub(crate) space: Arc<Space>,
     /// What connects it with its thread, if gateways share its unit.
-    pub(crate) seat: Option<Arc<Seat>>,
+    pub(crate) gateway: Option<Arc<GatewayHandle>>,
 }
 
 impl<I: Io> Clone for Opened<I> {
     fn clone(&self) -> Opened<I> {
         let (store, failed) = (self.store.clone(), self.failed.clone());
-        let (losses, space, seat) = (self.losses.clone(), self.space.clone(), self.seat.clone());
-        Opened { store, failed, losses, space, seat }
+        let (losses, space, gateway) = (self.losses.clone(), self.space.clone(), self.gateway.clone());
+        Opened { store, failed, losses, space, gateway }
     }
 }
 
@@ -98,16 +98,16 @@ type Pending = mpsc::Receiver<(Lun, Attempt)>;
 /// its own LUNs, and is retried.
 pub(crate) fn open_all(luns: &mut [Lun], about: &About) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
-    let seats: Arc<[Option<Arc<Seat>>]> = luns.iter().map(Seat::of).collect();
-    let (counted, joined) = (losses.clone(), seats.clone());
+    let gateways: Arc<[Option<Arc<GatewayHandle>>]> = luns.iter().map(GatewayHandle::of).collect();
+    let (counted, joined) = (losses.clone(), gateways.clone());
     choose_pages(luns, config::memory::room());
     let own = about.clone();
     let attempts = attempt_all(luns, PATIENCE, move |index, lun| {
         open_store(&own, lun, &counted[index], joined[index].as_deref())
     });
-    let each = luns.iter().zip(attempts).zip(losses.iter().zip(&*seats));
-    let opened = each.map(|((lun, (attempt, pending)), (losses, seat))| {
-        opened(about, lun, attempt, pending, losses.clone(), seat.clone())
+    let each = luns.iter().zip(attempts).zip(losses.iter().zip(&*gateways));
+    let opened = each.map(|((lun, (attempt, pending)), (losses, gateway))| {
+        opened(about, lun, attempt, pending, losses.clone(), gateway.clone())
     });
     opened.collect()
 }
@@ -181,14 +181,14 @@ fn opened(
     attempt: Attempt,
     pending: Option<Pending>,
     losses: Arc<AtomicU64>,
-    seat: Option<Arc<Seat>>,
+    gateway: Option<Arc<GatewayHandle>>,
 ) -> Opened {
     match attempt {
-        Ok(store) => Opened { store, failed: None, losses, space: Arc::default(), seat },
+        Ok(store) => Opened { store, failed: None, losses, space: Arc::default(), gateway },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store cannot be opened, its LUNs are not ready: {error}");
             let (config, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
-            let (about, joined) = (about.clone(), seat.clone());
+            let (about, joined) = (about.clone(), gateway.clone());
             let opener = move |size_bytes: Option<u64>| {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
                 // Nothing was reported to initiators yet, but AoE's part was already decided.
@@ -211,7 +211,7 @@ fn opened(
             };
             let store = LateStore::new(lun.store.to_string(), Box::new(opener));
             let (failed, space) = (Some(error.to_string()), Arc::default());
-            Opened { store: Arc::new(store), failed, losses, space, seat }
+            Opened { store: Arc::new(store), failed, losses, space, gateway }
         }
     }
 }
@@ -237,7 +237,12 @@ fn warn_if_larger(name: &str, path: &Path, size: Option<u64>, found: u64) {
     }
 }
 
-fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>, seat: Option<&Seat>) -> Attempt {
+fn open_store(
+    about: &About,
+    lun: &mut Lun,
+    losses: &Arc<AtomicU64>,
+    gateway: Option<&GatewayHandle>,
+) -> Attempt {
     let claim = Claim::to_serve(lun.read_only);
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
@@ -287,16 +292,16 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>, seat: Optio
         StoreSpec::Rbd { image, names_unit } => {
             let usual = rbd::Options::new(lun.block_bytes, lun.read_only);
             // If it takes longer, another gateway takes over, and hosts must find its paths.
-            let patience = about.takeover.filter(|_| seat.is_some()).unwrap_or(usual.give_up_after);
+            let patience = about.takeover.filter(|_| gateway.is_some()).unwrap_or(usual.give_up_after);
             let options = rbd::Options {
                 names_unit: *names_unit,
-                standby: seat.is_some(),
+                standby: gateway.is_some(),
                 give_up_after: usual.give_up_after.min(patience),
                 ..usual
             };
             let store = rbd::open(image, options)?;
-            if let Some(seat) = seat {
-                seat.open(store.clone());
+            if let Some(gateway) = gateway {
+                gateway.open(store.clone());
             }
             store
         }

@@ -1,7 +1,7 @@
-//! Watches stores: whether their size changed, whether they are gone or back, or no longer at their path.
+//! Probes stores: whether their size changed, whether they are gone or back, or no longer at their path.
 //! Each has its own thread, so that one that hangs delays no other.
 
-use super::space::SpaceWatch;
+use super::space::SpaceMeter;
 use crate::events::{Event, Events};
 use crate::message::{Message, Origin, Waiter};
 use crate::patience::Patience;
@@ -25,7 +25,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const LAST_CHECK: Duration = Duration::from_secs(5);
 
 /// A unit's store.
-pub(crate) struct WatchedStore {
+pub(crate) struct ProbedStore {
     /// The unit's name, for the log.
     pub(crate) name: String,
     /// The unit's number.
@@ -44,22 +44,22 @@ pub(crate) struct WatchedStore {
     /// Where losing it and getting it back are reported.
     pub(crate) events: Events,
     /// Measures the space that it takes, if the unit is thin and that can be measured.
-    pub(crate) space_watch: Option<SpaceWatch>,
+    pub(crate) space_meter: Option<SpaceMeter>,
 }
 
-/// A watched store, from [`StoreWatch::begin`] on. When this is dropped its thread ends, at the latest when the
+/// A probed store, from [`StoreProber::begin`] on. When this is dropped its thread ends, at the latest when the
 /// store returns.
-pub(crate) struct StoreWatch {
+pub(crate) struct StoreProber {
     begun: mpsc::Sender<()>,
-    until: mpsc::Sender<WatchRequest>,
+    until: mpsc::Sender<ProberRequest>,
     checked_at: mpsc::Receiver<bool>,
 }
 
 /// What to do with a store besides checking it.
-enum WatchRequest {
+enum ProberRequest {
     Grow(Growth),
     /// Measure the space that it takes from now on.
-    MeasureSpace(SpaceWatch),
+    MeasureSpace(SpaceMeter),
 }
 
 /// A store that is to grow to this size, and the channel that waits for the outcome.
@@ -70,7 +70,7 @@ struct Growth {
     done: mpsc::Sender<Result<(), String>>,
 }
 
-impl StoreWatch {
+impl StoreProber {
     /// Grows the store to this size, if it is smaller, and returns when the unit's home was notified.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl StoreWatch {
         let (done, is_done) = mpsc::channel();
         let is_decided = Arc::new(AtomicBool::new(false));
         let _ =
-            self.until.send(WatchRequest::Grow(Growth { size_bytes, is_decided: is_decided.clone(), done }));
+            self.until.send(ProberRequest::Grow(Growth { size_bytes, is_decided: is_decided.clone(), done }));
         patience.wait(&is_done).unwrap_or_else(|error| match error {
             RecvTimeoutError::Disconnected => Err("the store has no thread".into()),
             RecvTimeoutError::Timeout if is_decided.swap(true, Ordering::SeqCst) => {
@@ -91,7 +91,7 @@ impl StoreWatch {
 
     /// Measures the space that the store takes from now on.
     pub(crate) fn measure_space(&self, space: Arc<Space>) {
-        let _ = self.until.send(WatchRequest::MeasureSpace(SpaceWatch::new(space)));
+        let _ = self.until.send(ProberRequest::MeasureSpace(SpaceMeter::new(space)));
     }
 
     /// The unit is served from now on.
@@ -102,9 +102,9 @@ impl StoreWatch {
 
 /// Checks all stores once more. Returns whether each that was written is where it can be found again, as far
 /// as is known.
-pub(crate) fn end(watches: Vec<StoreWatch>) -> bool {
+pub(crate) fn end(probers: Vec<StoreProber>) -> bool {
     let (untils, last_looks): (Vec<_>, Vec<_>) =
-        watches.into_iter().map(|watch| ((watch.begun, watch.until), watch.checked_at)).unzip();
+        probers.into_iter().map(|prober| ((prober.begun, prober.until), prober.checked_at)).unzip();
     drop(untils);
     let deadline = Instant::now() + LAST_CHECK;
     let left = || deadline.saturating_duration_since(Instant::now());
@@ -112,48 +112,48 @@ pub(crate) fn end(watches: Vec<StoreWatch>) -> bool {
     last_looks.iter().filter(|checked_at| checked_at.recv_timeout(left()) == Ok(false)).count() == 0
 }
 
-/// Monitors a store from [`StoreWatch::begin`] on, and notifies `home`, the home core of its unit.
-pub(crate) fn start(mut watched: WatchedStore, home: Sender<Message>) -> io::Result<StoreWatch> {
+/// Monitors a store from [`StoreProber::begin`] on, and notifies `home`, the home core of its unit.
+pub(crate) fn start(mut probed: ProbedStore, home: Sender<Message>) -> io::Result<StoreProber> {
     let (begun, has_begun) = mpsc::channel();
-    let (until, ended) = mpsc::channel::<WatchRequest>();
+    let (until, ended) = mpsc::channel::<ProberRequest>();
     let (last, checked_at) = mpsc::channel();
-    let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
+    let thread = std::thread::Builder::new().name(format!("store-{}", probed.unit));
     thread.spawn(move || {
         if has_begun.recv().is_err() {
             return;
         }
         loop {
             let growth = match ended.recv_timeout(INTERVAL) {
-                Ok(WatchRequest::Grow(growth)) => Some(growth),
-                Ok(WatchRequest::MeasureSpace(space_watch)) => {
-                    watched.space_watch.get_or_insert(space_watch);
+                Ok(ProberRequest::Grow(growth)) => Some(growth),
+                Ok(ProberRequest::MeasureSpace(space_meter)) => {
+                    probed.space_meter.get_or_insert(space_meter);
                     None
                 }
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let growth = growth.filter(|growth| !growth.is_decided.swap(true, Ordering::SeqCst));
-            let grown = growth.as_ref().map(|growth| watched.store.grow(growth.size_bytes));
+            let grown = growth.as_ref().map(|growth| probed.store.grow(growth.size_bytes));
             let now = Instant::now();
-            let state = watched.reset().into_iter().chain(watched.check(now));
-            for request in state.chain(watched.space(now)).collect::<Vec<_>>() {
-                let origin = Origin { core: watched.home, who: Waiter::Nobody };
-                home.post(Message::Home { unit: watched.unit, origin, request });
+            let state = probed.reset().into_iter().chain(probed.check(now));
+            for request in state.chain(probed.space(now)).collect::<Vec<_>>() {
+                let origin = Origin { core: probed.home, who: Waiter::Nobody };
+                home.post(Message::Home { unit: probed.unit, origin, request });
             }
-            watched.is_in_place();
+            probed.is_in_place();
             if let (Some(Growth { done, .. }), Some(grown)) = (growth, grown) {
-                let _ = done.send(grown.map_err(|error| format!("{}: {error}", watched.store.describe())));
+                let _ = done.send(grown.map_err(|error| format!("{}: {error}", probed.store.describe())));
             }
         }
-        let is_in_place = watched.is_in_place();
+        let is_in_place = probed.is_in_place();
         // It may hold the last reference to the store.
-        drop(watched);
+        drop(probed);
         let _ = last.send(is_in_place);
     })?;
-    Ok(StoreWatch { begun, until, checked_at })
+    Ok(StoreProber { begun, until, checked_at })
 }
 
-impl WatchedStore {
+impl ProbedStore {
     /// What to report to the unit's home about the store's state, if anything.
     fn check(&mut self, now: Instant) -> Option<HomeRequest> {
         let (store, lun) = (&self.store, &self.name);
@@ -191,8 +191,8 @@ impl WatchedStore {
 
     /// The same for the space that it takes.
     fn space(&mut self, now: Instant) -> Option<HomeRequest> {
-        let space_watch = self.space_watch.as_mut().filter(|_| self.failed.is_none())?;
-        space_watch.measure(&self.name, &*self.store, now, &self.events)
+        let space_meter = self.space_meter.as_mut().filter(|_| self.failed.is_none())?;
+        space_meter.measure(&self.name, &*self.store, now, &self.events)
     }
 
     /// The same for resets.
@@ -248,8 +248,8 @@ mod tests {
         }
     }
 
-    fn watched_store(name: &str, store: Arc<dyn Store>) -> WatchedStore {
-        WatchedStore {
+    fn probed_store(name: &str, store: Arc<dyn Store>) -> ProbedStore {
+        ProbedStore {
             name: name.into(),
             unit: 0,
             home: 0,
@@ -259,49 +259,49 @@ mod tests {
             resets: 0,
             misplaced: None,
             events: Events::default(),
-            space_watch: None,
+            space_meter: None,
         }
     }
 
-    fn watched() -> (Arc<PresetStore>, WatchedStore) {
+    fn probed() -> (Arc<PresetStore>, ProbedStore) {
         let store = Arc::new(PresetStore(Mutex::new(Ok(None)), AtomicU64::new(0)));
-        (store.clone(), watched_store("db", store))
+        (store.clone(), probed_store("db", store))
     }
 
     #[test]
     fn resets_are_reported_once_each() {
-        let (store, mut watched) = watched();
-        assert!(watched.reset().is_none());
+        let (store, mut probed) = probed();
+        assert!(probed.reset().is_none());
         store.1.store(2, Ordering::Relaxed);
-        assert!(matches!(watched.reset(), Some(HomeRequest::StoreReset)));
-        assert!(watched.reset().is_none());
+        assert!(matches!(probed.reset(), Some(HomeRequest::StoreReset)));
+        assert!(probed.reset().is_none());
     }
 
     #[test]
     fn a_store_that_goes_and_comes_back_is_reported_once_each() {
-        let (store, mut watched) = watched();
-        assert!(watched.check(Instant::now()).is_none());
+        let (store, mut probed) = probed();
+        assert!(probed.check(Instant::now()).is_none());
         *store.0.lock().unwrap() = Err("unplugged".into());
         assert!(
-            matches!(watched.check(Instant::now()), Some(HomeRequest::StoreFailed(why)) if &*why == "unplugged")
+            matches!(probed.check(Instant::now()), Some(HomeRequest::StoreFailed(why)) if &*why == "unplugged")
         );
-        assert!(watched.check(Instant::now()).is_none());
+        assert!(probed.check(Instant::now()).is_none());
         *store.0.lock().unwrap() = Ok(None);
         assert!(
-            matches!(watched.check(Instant::now()), Some(HomeRequest::StoreChanged(traits)) if traits.size_bytes == 7)
+            matches!(probed.check(Instant::now()), Some(HomeRequest::StoreChanged(traits)) if traits.size_bytes == 7)
         );
-        assert!(watched.check(Instant::now()).is_none());
+        assert!(probed.check(Instant::now()).is_none());
     }
 
     #[test]
     fn another_reason_is_logged_at_once_after_the_start_and_then_now_and_then() {
-        let (store, mut watched) = watched();
-        watched.failed = Some("it could not be opened within 2 seconds".into());
+        let (store, mut probed) = probed();
+        probed.failed = Some("it could not be opened within 2 seconds".into());
         let start = Instant::now();
         let mut logs = |reason: &str, after: Duration| {
             *store.0.lock().unwrap() = Err(reason.into());
-            assert!(watched.check(start + after).is_none(), "the unit knows");
-            watched.logged == Some(start + after) && watched.failed.as_deref() == Some(reason)
+            assert!(probed.check(start + after).is_none(), "the unit knows");
+            probed.logged == Some(start + after) && probed.failed.as_deref() == Some(reason)
         };
         let second = Duration::from_secs(1);
         assert!(!logs("it could not be opened within 2 seconds", second));
@@ -342,16 +342,16 @@ mod tests {
         let (checks, looked) = mpsc::channel();
         let (release, until) = mpsc::channel::<()>();
         let home = reactor::mailbox::mesh::<Message>(1).unwrap();
-        let watch = |name: &'static str, until| {
+        let prober = |name: &'static str, until| {
             let store = Arc::new(Hanging { checks: checks.clone(), name, until });
-            let watched = watched_store(name, store);
-            let watch = start(watched, home[0].sender(0)).unwrap();
-            watch.begin();
-            watch
+            let probed = probed_store(name, store);
+            let prober = start(probed, home[0].sender(0)).unwrap();
+            prober.begin();
+            prober
         };
-        let _hangs = watch("hangs", Some(Mutex::new(until)));
+        let _hangs = prober("hangs", Some(Mutex::new(until)));
         assert_eq!(looked.recv(), Ok("hangs"));
-        let lives = watch("lives", None);
+        let lives = prober("lives", None);
         assert_eq!(looked.recv(), Ok("lives"));
         assert_eq!(looked.recv(), Ok("lives"));
         // Nothing waits for the one that hangs.
@@ -390,17 +390,17 @@ mod tests {
             Hanging { checks, name: "slow", until: Some(Mutex::new(until)) },
             AtomicU64::new(0),
         ));
-        let (_, watched) = watched();
-        let watch = start(WatchedStore { store: store.clone(), ..watched }, home[0].sender(0)).unwrap();
-        watch.begin();
+        let (_, probed) = probed();
+        let prober = start(ProbedStore { store: store.clone(), ..probed }, home[0].sender(0)).unwrap();
+        prober.begin();
         assert_eq!(looked.recv(), Ok("slow"));
         let patience = Patience::default();
         patience.end();
-        assert_eq!(watch.grow(1 << 20, &patience), Err("its store does not answer".into()));
+        assert_eq!(prober.grow(1 << 20, &patience), Err("its store does not answer".into()));
         drop(release);
         assert_eq!(looked.recv(), Ok("slow"));
         assert_eq!(store.1.load(Ordering::Relaxed), 0);
-        watch.grow(1 << 20, &Patience::default()).unwrap();
+        prober.grow(1 << 20, &Patience::default()).unwrap();
         assert_eq!(store.1.load(Ordering::Relaxed), 1);
     }
 }

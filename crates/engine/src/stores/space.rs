@@ -14,16 +14,16 @@ const PART: u32 = 1000;
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// The space that a unit's store takes.
-pub(crate) struct SpaceWatch {
+pub(crate) struct SpaceMeter {
     space: Arc<Space>,
     has_warned: bool,
     /// When it is measured next.
     next: Option<Instant>,
 }
 
-impl SpaceWatch {
-    pub(crate) fn new(space: Arc<Space>) -> SpaceWatch {
-        SpaceWatch { space, has_warned: false, next: None }
+impl SpaceMeter {
+    pub(crate) fn new(space: Arc<Space>) -> SpaceMeter {
+        SpaceMeter { space, has_warned: false, next: None }
     }
 
     /// Measures what the store takes, and warns once when that is too much. Returns what to report to the
@@ -94,7 +94,7 @@ mod tests {
         let store = Filling(AtomicU64::new(0));
         let space = Arc::<Space>::default();
         space.set_warn_at(Some(80));
-        let mut space_watch = SpaceWatch::new(space);
+        let mut space_meter = SpaceMeter::new(space);
         let warnings = Arc::new(AtomicU64::new(0));
         let warned = warnings.clone();
         let events = Events::to(move |event| {
@@ -105,7 +105,7 @@ mod tests {
         let mut measure = |mebibytes: u64| {
             now += Duration::from_secs(60);
             store.0.store(mebibytes << 20, Ordering::Relaxed);
-            (space_watch.measure("thin", &store, now, &events).is_some(), space_watch.has_warned)
+            (space_meter.measure("thin", &store, now, &events).is_some(), space_meter.has_warned)
         };
         assert_eq!([measure(0), measure(0), measure(79)], [(true, false), (false, false), (true, false)]);
         assert_eq!([measure(80), measure(90), measure(80)], [(true, true); 3]);

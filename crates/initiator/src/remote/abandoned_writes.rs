@@ -3,7 +3,7 @@
 //!
 //! To their initiator they have failed, and it may rewrite the same blocks, through any lane: operations on
 //! these blocks have to wait until the target cannot execute the old write any more. Reads too: what has been
-//! read must not change later without a write. A successful login is no proof; [`super::examination`] finds
+//! read must not change later without a write. A successful login is no proof; [`super::revalidation`] finds
 //! one.
 //!
 //! A write that waits for its session to be restored may have been executed, and is resent; a cancelled one

@@ -3,8 +3,8 @@
 use super::RemoteStore;
 use super::abandoned_writes::overlap;
 use super::backoff::Backoff;
-use super::examination::{Asked, Examination};
 use super::request::{self, LBA_STATUS_BYTES, Transfer, UNMAP_BYTES};
+use super::revalidation::{Asked, Revalidation};
 use super::write_history::WriteHistory;
 use crate::session::{Command, Ending, Finished, Moved, Refused, Session};
 use proto::iscsi::initiator::Residual;
@@ -40,7 +40,7 @@ pub(super) struct RemoteLane {
     pub(super) finished: Vec<Finished>,
     pub(super) asked: Option<Asked>,
     /// The session is new, or the unit may have changed.
-    pub(super) examination: Option<Examination>,
+    pub(super) revalidation: Option<Revalidation>,
     /// The era in which the session began, or that it began.
     pub(super) era: u64,
     /// The last write that was acknowledged from a volatile cache.
@@ -102,7 +102,7 @@ impl RemoteLane {
             awaits_proofs: false,
             finished: Vec::new(),
             asked: None,
-            examination: None,
+            revalidation: None,
             era: 0,
             is_counted: false,
             modes_changed: false,
@@ -539,7 +539,7 @@ impl RemoteLane {
         }
         let store = &self.store;
         let flight = &mut self.flights[index as usize];
-        if self.examination.is_some() && !changes(&flight.op) && !matches!(flight.op, Op::Flush) {
+        if self.revalidation.is_some() && !changes(&flight.op) && !matches!(flight.op, Op::Flush) {
             // What was read may be of another unit, or of blocks of another size: it is read again.
             return Ok(None);
         }
@@ -589,7 +589,7 @@ impl RemoteLane {
 
 impl RemoteLane {
     /// GOOD for a command whose data was not transferred, or cannot have been, is an error. The unit is
-    /// examined before it is relied on again, and whether what it has acknowledged was written is unknown.
+    /// revalidated before it is relied on again, and whether what it has acknowledged was written is unknown.
     fn impossible_success(&mut self, index: u32, moved: &Moved) -> StoreError {
         let flight = &self.flights[index as usize];
         let (at, point) = (place_of(&flight.op).0 + flight.done, flight.point);

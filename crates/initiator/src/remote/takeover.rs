@@ -3,7 +3,7 @@
 //! A daemon that was killed may have sent writes that the target does not execute before the next daemon
 //! serves the unit: they would overwrite what is written then. So whatever opens the unit logs in once as
 //! each initiator port that earlier processes used, and the target ends what the session of that port has in
-//! progress (RFC 7143 section 6.3.5; SRP: the channels of that port). As in [`super::examination`], the login
+//! progress (RFC 7143 section 6.3.5; SRP: the channels of that port). As in [`super::revalidation`], the login
 //! alone does not prove that this has ended: a Lunette promises to withhold its answer until then, and others
 //! end an ORDERED command with GOOD. One that was refused, such as with a unit attention or BUSY, was ordered
 //! behind nothing, and is resent. GOOD from a target without support for ORDERED commands is trusted: the

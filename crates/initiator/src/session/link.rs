@@ -23,7 +23,7 @@ pub(super) struct Link {
     pub(super) is_ready: bool,
     /// All commands may be sent.
     pub(super) is_open: bool,
-    /// The unit is examined again before any are sent.
+    /// The unit is revalidated again before any are sent.
     pub(super) is_paused: bool,
     /// It has ended, for this reason; what is in flight is waited for, and what is being sent until that
     /// time.

@@ -34,7 +34,7 @@ pub(super) struct Queue {
     count: u64,
     /// What the unit has reported.
     pub(super) attentions: Attentions,
-    /// A command after the examination has succeeded on this connection.
+    /// A command after the revalidation has succeeded on this connection.
     has_answered: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Queue {
 struct Slot {
     command: Command,
     state: State,
-    /// It belongs to the examination that precedes everything else; it ends with its connection.
+    /// It belongs to the revalidation that precedes everything else; it ends with its connection.
     is_question: bool,
     /// It was sent, has not been answered, and nothing has proven that its session has ended: the target may
     /// still execute it.
@@ -144,7 +144,7 @@ impl Queue {
         self.has_answered = false;
     }
 
-    /// Whether a command after the examination has succeeded on this connection.
+    /// Whether a command after the revalidation has succeeded on this connection.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered
     }

@@ -59,7 +59,7 @@ fn lun(name: &str, store: &HeldStore) -> Box<Lun> {
 fn apply(daemon: &mut Daemon, change: Change, store: &Arc<HeldStore>) -> Result<(), ChangeError> {
     let store = store.clone();
     daemon.apply_with(change, |_| {
-        Some(Opened { store, failed: None, losses: Arc::default(), space: Arc::default(), seat: None })
+        Some(Opened { store, failed: None, losses: Arc::default(), space: Arc::default(), gateway: None })
     })
 }
 
@@ -572,7 +572,7 @@ fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
         failed: None,
         losses: Arc::default(),
         space: Arc::default(),
-        seat: None,
+        gateway: None,
     }];
     let (mut units, _) = NewUnit::all(&config, &opened, &System);
     let address = config.portals[0].listen;

@@ -1,6 +1,6 @@
 //! How connections begin, end and close.
 
-use super::{COLD_RESET, ClosingTarget, Connection, Phase, REINSTATED, STOPS, Watching};
+use super::{Activity, COLD_RESET, ClosingTarget, Connection, Phase, REINSTATED, STOPS};
 use crate::core::lun::LunState;
 use crate::core::session::session_name;
 use crate::core::task::Task;
@@ -276,7 +276,7 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn remove_connection(&mut self, key: Key) -> Option<Connection> {
         self.units.iter_mut().for_each(|unit| unit.unsent.retain(|(other, _)| *other != key));
         let conn = self.connections.remove(key)?;
-        Some(Connection { watched: Watching::default(), ..conn })
+        Some(Connection { activity: Activity::default(), ..conn })
     }
 
     pub(in crate::core) fn close_when_quiet(&mut self, key: Key) {

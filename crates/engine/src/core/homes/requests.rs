@@ -7,9 +7,9 @@ use crate::core::lun::{LunState, NO_LUN};
 use crate::core::task::{State, Task};
 use crate::core::unit::Unit;
 use crate::events::Event;
+use crate::gateway_handle::{Forward, GatewayEvent, Requester};
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
-use crate::seat::{Forward, GatewayEvent, Wanter};
 use crate::slots::Key;
 use reactor::io::Io;
 use reactor::limited;
@@ -47,8 +47,8 @@ impl<I: Io> Core<I> {
             return self.ask_gateway(unit, origin, forward, Check::PORT_IN_STANDBY);
         }
         if home.home.is_wanted(&request) {
-            let want = GatewayEvent::Want(Wanter::Initiator(origin));
-            return self.ask_gateway(unit, origin, want, Check::SET_GROUPS_FAILED);
+            let activate = GatewayEvent::Activate(Requester::Initiator(origin));
+            return self.ask_gateway(unit, origin, activate, Check::SET_GROUPS_FAILED);
         }
         let by = reserver(&request);
         let (reply, publish) = home.home.handle(request);
@@ -118,7 +118,7 @@ impl<I: Io> Core<I> {
         let is_other = |current: &&Current| matches!(current.origin.who, Waiter::OtherGateway(_));
         let outcome = current.filter(is_other).map(|current| current.reply.encode());
         if let Some(gateway) = &self.units[unit].gateway {
-            if gateway.send(GatewayEvent::Keep { state, outcome }).is_err() {
+            if gateway.send(GatewayEvent::Save { state, outcome }).is_err() {
                 self.home_persisted(unit, false);
             }
             return;

@@ -84,7 +84,7 @@ impl<I: Io> Core<I> {
             return self.acknowledge_changes();
         }
         match result {
-            Ok(handle) => self.seat(portal, Handle(handle as i32)),
+            Ok(handle) => self.descriptor_assigned(portal, Handle(handle as i32)),
             // It was to stop listening here, and is now to listen again.
             Err(error) if error.0 == Code::CANCELED.raw_os_error() => self.listen(portal),
             Err(error) if !self.stop.has_begun() => self.not_accepted(portal, error),
@@ -119,7 +119,7 @@ impl<I: Io> Core<I> {
 
     /// The kernel assigns the lowest free descriptor, so beyond a certain one only those are left that the
     /// daemon itself needs.
-    fn seat(&mut self, portal: usize, socket: Handle) {
+    fn descriptor_assigned(&mut self, portal: usize, socket: Handle) {
         if socket.0 < self.shared.sockets_end || self.stop.has_begun() {
             self.begin_login(portal, socket);
         } else if self.ask_for_room(portal) {
@@ -166,7 +166,7 @@ impl<I: Io> Core<I> {
             }
             None => socket,
         };
-        self.seat(portal, socket);
+        self.descriptor_assigned(portal, socket);
     }
 
     fn begin_login(&mut self, portal: usize, socket: Handle) {

@@ -72,7 +72,7 @@ impl<I: Io> Core<I> {
             Due::Nothing => {}
             Due::Count => {
                 let connections = &mut self.connections;
-                self.watch.each_busy(connections, |conn| {
+                self.active.each_busy(connections, |conn| {
                     conn.load.past_work = std::mem::take(&mut conn.load.work);
                 });
             }

@@ -153,7 +153,7 @@ fn a_unit_attention_keeps_no_other_lane_from_the_blocks() {
     }
     one.turn();
     two.write(0, &second).expect("the other write is under way as before");
-    one.end(waits).expect("it is sent after the examination");
+    one.end(waits).expect("it is sent after the revalidation");
     assert_eq!(target.logins(), logins);
 }
 

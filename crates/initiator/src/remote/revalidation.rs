@@ -43,8 +43,8 @@ const WITNESS_WITHIN: Duration = Duration::from_secs(5);
 /// commands of the task set, including those of other lanes and of other initiators.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
 
-/// An examination.
-pub(super) struct Examination {
+/// A revalidation.
+pub(super) struct Revalidation {
     step: Step,
     /// It comes after a login.
     is_arrival: bool,
@@ -87,10 +87,10 @@ pub(super) struct Asked {
     is_withdrawn: bool,
 }
 
-impl Examination {
-    fn new(is_arrival: bool, is_stale: bool, is_proven: bool, point: u64) -> Examination {
+impl Revalidation {
+    fn new(is_arrival: bool, is_stale: bool, is_proven: bool, point: u64) -> Revalidation {
         let step = Step::Ask(Question::Capacity);
-        Examination { step, is_arrival, is_stale, point, inquiry: Vec::new(), is_proven }
+        Revalidation { step, is_arrival, is_stale, point, inquiry: Vec::new(), is_proven }
     }
 }
 
@@ -111,20 +111,20 @@ impl RemoteLane {
         self.doubt();
     }
 
-    /// What is known of the unit may be outdated: it is examined (again) before anything else is sent.
+    /// What is known of the unit may be outdated: it is revalidated (again) before anything else is sent.
     pub(super) fn doubt(&mut self) {
         let is_stale = self.asked.is_some();
-        match &mut self.examination {
-            Some(examination) => {
-                (examination.step, examination.is_stale) = (Step::Ask(Question::Capacity), is_stale);
+        match &mut self.revalidation {
+            Some(revalidation) => {
+                (revalidation.step, revalidation.is_stale) = (Step::Ask(Question::Capacity), is_stale);
             }
             None if self.session.is_open() => {
                 // What waits is sent once, as on a slow network: it need not be held against other lanes.
                 self.session.pause();
                 let point = self.store.continuity.point();
-                self.examination = Some(Examination::new(false, is_stale, true, point));
+                self.revalidation = Some(Revalidation::new(false, is_stale, true, point));
             }
-            // The next session's unit is examined anyway.
+            // The next session's unit is revalidated anyway.
             None => {}
         }
     }
@@ -134,18 +134,18 @@ impl RemoteLane {
         if self.session.take_arrival() {
             self.era = self.store.continuity.era();
             let point = self.store.continuity.point();
-            self.examination = Some(Examination::new(true, false, !self.is_in_doubt(), point));
+            self.revalidation = Some(Revalidation::new(true, false, !self.is_in_doubt(), point));
         }
         if self.session.take_proven() {
             self.release_proven();
             self.end_settled(io.now());
         }
         self.withdraw(io);
-        self.examine(io);
+        self.revalidate(io);
         let is_open = self.session.is_open();
         if is_open && self.store.is_another.load(Ordering::Relaxed) {
             self.renew(io, "the unit may have been replaced");
-        } else if (is_open || self.examination.is_some()) && self.era != self.store.continuity.era() {
+        } else if (is_open || self.revalidation.is_some()) && self.era != self.store.continuity.era() {
             self.renew(io, "the target may have restarted");
         }
         self.count(io);
@@ -154,7 +154,7 @@ impl RemoteLane {
     /// Queries the capacity from time to time, when the unit has reported a change, and when another lane
     /// needs to know that the target is alive.
     pub(super) fn probe<I: Io>(&mut self, io: &mut I, now: Time) {
-        if self.examination.is_some() || self.asked.is_some() {
+        if self.revalidation.is_some() || self.asked.is_some() {
             return;
         }
         if self.session.is_open() && self.store.continuity.wants_witness() {
@@ -176,7 +176,7 @@ impl RemoteLane {
         }
         match self.session.is_open() {
             true => self.ask(io, Question::Capacity),
-            // The examination queries it, too.
+            // The revalidation queries it, too.
             false => self.session.begin(io),
         }
     }
@@ -220,13 +220,13 @@ impl RemoteLane {
                 self.modes_changed = false;
                 self.store.modes_seen(&ModeSenseData::of(data));
             }
-            (Question::OrderedProbe, Some(_)) if self.examination.is_none() => self.proven(io.now()),
+            (Question::OrderedProbe, Some(_)) if self.revalidation.is_none() => self.proven(io.now()),
             (Question::Capacity | Question::Modes, None)
             | (Question::Inquiry | Question::UnitIdentity(_) | Question::OrderedProbe, Some(_) | None) => {}
         }
-        let Some(examination) = &mut self.examination else { return };
-        if std::mem::take(&mut examination.is_stale) {
-            examination.step = Step::Ask(Question::Capacity);
+        let Some(revalidation) = &mut self.revalidation else { return };
+        if std::mem::take(&mut revalidation.is_stale) {
+            revalidation.step = Step::Ask(Question::Capacity);
             return;
         }
         if question == Question::Capacity && data.as_deref().and_then(capacity_of).is_none() {
@@ -236,7 +236,7 @@ impl RemoteLane {
             Question::Capacity => Question::Modes,
             Question::Modes => Question::Inquiry,
             Question::Inquiry => {
-                examination.inquiry = data.unwrap_or_default();
+                revalidation.inquiry = data.unwrap_or_default();
                 match self.store.geometry.identity.page() {
                     Some(page) => Question::UnitIdentity(page),
                     None => return self.identify(io, &[]),
@@ -244,19 +244,19 @@ impl RemoteLane {
             }
             Question::UnitIdentity(_) => return self.identify(io, &data.unwrap_or_default()),
             Question::OrderedProbe => {
-                examination.is_proven = data.is_some();
+                revalidation.is_proven = data.is_some();
                 return self.arrive(io);
             }
         };
-        examination.step = Step::Ask(next);
+        revalidation.step = Step::Ask(next);
     }
 
     /// The outcome of a query that was aborted. An answer that came nevertheless is a proof.
     fn answered_late(&mut self, now: Time, is_answered: bool) {
-        match &mut self.examination {
-            Some(examination) => {
-                examination.is_proven |= is_answered;
-                examination.is_stale = false;
+        match &mut self.revalidation {
+            Some(revalidation) => {
+                revalidation.is_proven |= is_answered;
+                revalidation.is_stale = false;
             }
             None if is_answered => self.proven(now),
             None => {}
@@ -274,13 +274,13 @@ impl RemoteLane {
         let Some(asked) = self.asked.as_mut().filter(is_late) else { return };
         asked.is_withdrawn = true;
         self.session.withdraw(&mut self.finished);
-        if matches!(self.examination, Some(Examination { step: Step::Ask(Question::OrderedProbe), .. })) {
+        if matches!(self.revalidation, Some(Revalidation { step: Step::Ask(Question::OrderedProbe), .. })) {
             self.arrive(io);
         }
     }
 
-    fn examine<I: Io>(&mut self, io: &mut I) {
-        let Some(Examination { step, point, .. }) = &self.examination else { return };
+    fn revalidate<I: Io>(&mut self, io: &mut I) {
+        let Some(Revalidation { step, point, .. }) = &self.revalidation else { return };
         match *step {
             Step::Ask(question) if self.asked.is_none() => self.ask(io, question),
             Step::Ask(_) => {}
@@ -296,7 +296,7 @@ impl RemoteLane {
 
     /// The unit's identity is known, if it is the right one.
     fn identify<I: Io>(&mut self, io: &mut I, page: &[u8]) {
-        let Some(Examination { inquiry, is_proven, .. }) = &mut self.examination else { return };
+        let Some(Revalidation { inquiry, is_proven, .. }) = &mut self.revalidation else { return };
         let identity = &self.store.geometry.identity;
         let another = match is_disk(inquiry) {
             Err(reason) => Some(reason),
@@ -309,8 +309,8 @@ impl RemoteLane {
         self.store.identified(Ok(()));
         *is_proven |= withholds_logins(inquiry);
         if !*is_proven && self.store.geometry.ordered && self.backoff.is_none() {
-            if let Some(examination) = &mut self.examination {
-                examination.step = Step::Ask(Question::OrderedProbe);
+            if let Some(revalidation) = &mut self.revalidation {
+                revalidation.step = Step::Ask(Question::OrderedProbe);
             }
             return;
         }
@@ -319,7 +319,7 @@ impl RemoteLane {
 
     /// All answers have arrived.
     fn arrive<I: Io>(&mut self, io: &mut I) {
-        let Some(Examination { point, inquiry, is_arrival, .. }) = &self.examination else { return };
+        let Some(Revalidation { point, inquiry, is_arrival, .. }) = &self.revalidation else { return };
         let arrival = match (*is_arrival, incarnation(inquiry)) {
             // The session continues, and no restart was reported.
             (false, None) => Arrival::Fine,
@@ -332,15 +332,15 @@ impl RemoteLane {
                 self.admit(io);
             }
             Arrival::Doubtful => {
-                if let Some(examination) = &mut self.examination {
-                    examination.step = Step::Witness(io.now().after(WITNESS_WITHIN));
+                if let Some(revalidation) = &mut self.revalidation {
+                    revalidation.step = Step::Witness(io.now().after(WITNESS_WITHIN));
                 }
             }
         }
     }
 
     fn admit<I: Io>(&mut self, io: &mut I) {
-        let Some(Examination { is_arrival, is_proven, .. }) = self.examination.take() else { return };
+        let Some(Revalidation { is_arrival, is_proven, .. }) = self.revalidation.take() else { return };
         match (is_arrival, is_proven) {
             (true, true) => self.proven(io.now()),
             (true, false) => self.unproven(io.now()),
@@ -384,7 +384,7 @@ impl RemoteLane {
     }
 
     fn renew<I: Io>(&mut self, io: &mut I, reason: &str) {
-        self.examination = None;
+        self.revalidation = None;
         self.session.renew(io, reason, &mut self.finished);
     }
 

@@ -74,7 +74,7 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
 
 /// A LUN from the command line, with the keys of the file.
 #[derive(Clone, PartialEq, Debug)]
-pub struct SpecOfLun {
+pub struct LunSpec {
     /// Its name, if it has one.
     pub name: Option<String>,
     /// Its number, if it has one.
@@ -83,12 +83,12 @@ pub struct SpecOfLun {
     pub settings: Map<String, Json>,
 }
 
-impl SpecOfLun {
+impl LunSpec {
     /// Parses a SPEC.
     ///
     /// # Errors
     /// When it is malformed.
-    pub fn parse(text: &str) -> Result<SpecOfLun, Problems> {
+    pub fn parse(text: &str) -> Result<LunSpec, Problems> {
         let mut problems = Collector::new(None);
         let (lun, number) = parse(text, &mut problems);
         let number = number.and_then(|at| {
@@ -140,7 +140,7 @@ impl SpecOfLun {
         }
         let name = lun.name.map(|at| at.value);
         let number = number.and_then(|number| u16::try_from(number).ok());
-        problems.finish(Some(SpecOfLun { name, number, settings }))
+        problems.finish(Some(LunSpec { name, number, settings }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! How data in transit is watched, and peers that stall are ended.
+//! Times data in transit, and ends peers that stall.
 
 use super::{Moving, is_send_late};
 use crate::core::Core;

@@ -1,4 +1,4 @@
-//! What connects a unit that gateways share to its thread.
+//! Events for the thread of a unit that gateways share, and the handle by which its store and cores send them.
 
 use crate::origin::Origin;
 use crate::readings::GatewayReading;
@@ -10,7 +10,7 @@ use store::lane::Failover;
 /// Events for a unit's thread.
 pub(crate) enum GatewayEvent {
     /// The home wants this saved; the answer is a message to its core.
-    Keep {
+    Save {
         /// The unit's state.
         state: Vec<u8>,
         /// The answer to another gateway's request, if it results from one.
@@ -21,7 +21,7 @@ pub(crate) enum GatewayEvent {
     /// This requester no longer waits for its request.
     Recall(Origin),
     /// This gateway is to become active.
-    Want(Wanter),
+    Activate(Requester),
     /// The home has executed a request of another gateway, with this answer.
     Executed(Vec<u8>),
     /// All cores have applied the role requested of the home; false: it is impossible.
@@ -29,7 +29,7 @@ pub(crate) enum GatewayEvent {
     /// The unit, and the ports that lead to it, from now on.
     Configured(Arc<scsi::Unit>),
     /// The object may have changed.
-    Noticed,
+    ObjectChanged,
     /// Leave the unit to other gateways, and end.
     Withdraw,
     /// Nobody waits for that any more, and the unit's home may be gone: end at once.
@@ -47,15 +47,15 @@ pub(crate) struct Forward {
 }
 
 /// What requests a gateway to become active, and is notified of the outcome.
-pub(crate) enum Wanter {
+pub(crate) enum Requester {
     /// SET TARGET PORT GROUPS.
     Initiator(Origin),
     /// An administrator; `Err`: why it has not become active.
-    Person(mpsc::Sender<Result<(), String>>),
+    Administrator(mpsc::Sender<Result<(), String>>),
 }
 
-/// What connects a shared unit's store, cores and thread.
-pub(crate) struct Seat {
+/// Connects a shared unit's store and cores with the thread of its gateway.
+pub(crate) struct GatewayHandle {
     inbox: mpsc::Sender<GatewayEvent>,
     /// The receiver, for its thread.
     events: Mutex<Option<mpsc::Receiver<GatewayEvent>>>,
@@ -65,13 +65,13 @@ pub(crate) struct Seat {
     pub(crate) reading: Arc<Mutex<Option<GatewayReading>>>,
 }
 
-impl Seat {
-    /// The seat of a LUN, if gateways share it.
-    pub(crate) fn of(lun: &Lun) -> Option<Arc<Seat>> {
+impl GatewayHandle {
+    /// The handle of a LUN's gateway, if gateways share it.
+    pub(crate) fn of(lun: &Lun) -> Option<Arc<GatewayHandle>> {
         lun.is_shared.then(|| {
             let (inbox, events) = mpsc::channel();
             let (events, store) = (Mutex::new(Some(events)), OnceLock::new());
-            Arc::new(Seat { inbox, events, store, reading: Arc::default() })
+            Arc::new(GatewayHandle { inbox, events, store, reading: Arc::default() })
         })
     }
 

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 /// The connections that the next tick may have to check.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ActiveConnections {
     /// Those that have had a turn, until nothing of them is under way.
     busy: Vec<Key>,
     /// When the deadlines of the others pass; these may have changed since, but only to a later time.
@@ -21,15 +21,15 @@ pub(super) struct Watch {
 /// Connections that memory is reserved for at start.
 const AT_START: usize = 64;
 
-impl Watch {
-    pub(super) fn new() -> Watch {
+impl ActiveConnections {
+    pub(super) fn new() -> ActiveConnections {
         let keys = || Vec::with_capacity(AT_START);
-        Watch { busy: keys(), timers: BinaryHeap::with_capacity(AT_START), keys: keys() }
+        ActiveConnections { busy: keys(), timers: BinaryHeap::with_capacity(AT_START), keys: keys() }
     }
 
     /// A connection has a turn, after which it may wait for something else.
     pub(super) fn note(&mut self, key: Key, conn: &mut Connection) {
-        if !std::mem::replace(&mut conn.watched.is_busy, true) {
+        if !std::mem::replace(&mut conn.activity.is_busy, true) {
             self.busy.push(key);
         }
     }
@@ -47,28 +47,28 @@ impl Watch {
         }
     }
 
-    /// Those that the tick at this time checks. The caller hands the list back to [`Watch::restore`].
+    /// Those that the tick at this time checks. The caller hands the list back to [`ActiveConnections::restore`].
     pub(super) fn take_due(&mut self, now: Time, connections: &mut Slots<Connection>) -> Vec<Key> {
         let timers = &mut self.timers;
         self.busy.retain(|key| {
             let Some(conn) = connections.get_mut(*key) else { return false };
-            conn.watched.is_busy = !conn.can_only_time_out();
-            if !conn.watched.is_busy
+            conn.activity.is_busy = !conn.can_only_time_out();
+            if !conn.activity.is_busy
                 && let Some(deadline) = conn.deadline()
-                && conn.watched.timer.is_none_or(|timer| deadline < timer)
+                && conn.activity.timer.is_none_or(|timer| deadline < timer)
             {
-                conn.watched.timer = Some(deadline);
+                conn.activity.timer = Some(deadline);
                 timers.push(Reverse((deadline, *key)));
             }
-            conn.watched.is_busy
+            conn.activity.is_busy
         });
         while let Some(Reverse((time, key))) = timers.peek().copied()
             && time <= now
         {
             timers.pop();
             if let Some(conn) = connections.get_mut(key)
-                && conn.watched.timer.take_if(|timer| *timer == time).is_some()
-                && !std::mem::replace(&mut conn.watched.is_busy, true)
+                && conn.activity.timer.take_if(|timer| *timer == time).is_some()
+                && !std::mem::replace(&mut conn.activity.is_busy, true)
             {
                 self.busy.push(key);
             }
