@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::Bench;
+use crate::vocabulary::modes::EraseKind;
 
 const FIRST: NexusId = NexusId(1);
 
