@@ -548,15 +548,15 @@ impl<I: Io> Gateway<I> {
             }
             Action::Demote => return Some(Call::Demote),
             Action::Reopen => return Some(Call::Reopen),
-            Action::Adopt { saved } => self.ask(false, Some(saved.into())),
+            Action::Adopt { saved } => self.ask(scsi::Role::Standby, Some(saved.into())),
             Action::Activate { saved } => {
                 // Another gateway's hosts may know of a size that this one's home does not.
                 let traits = self.store.as_ref().map(|store| HomeRequest::StoreChanged(store.traits()));
                 traits.into_iter().for_each(|traits| self.home.request(Waiter::Nobody, traits));
-                self.ask(true, Some(saved.into()));
+                self.ask(scsi::Role::Active, Some(saved.into()));
             }
             Action::Deactivate { lost } => {
-                self.ask(false, None);
+                self.ask(scsi::Role::Standby, None);
                 if lost {
                     let unit = self.home.unit;
                     self.home.cores.iter().for_each(|core| core.post(Message::EndSessionsOf { unit }));
@@ -667,8 +667,8 @@ impl<I: Io> Gateway<I> {
     }
 
     /// Has the home set the unit's role.
-    fn ask(&self, active: bool, saved: Option<Arc<[u8]>>) {
-        self.home.request(Waiter::Gateway(self.home.unit), HomeRequest::SetRole { active, saved });
+    fn ask(&self, role: scsi::Role, saved: Option<Arc<[u8]>>) {
+        self.home.request(Waiter::Gateway(self.home.unit), HomeRequest::SetRole { role, saved });
     }
 
     /// Publishes the status, and logs changes.

@@ -12,7 +12,7 @@ use config::{Config, Lun, StoreSpec};
 use reactor::io::Io;
 use reactor::uring::Uring;
 use scsi::unit::Port;
-use scsi::{Home, HomeRequest, Incarnation, PortGroup, Unit, View};
+use scsi::{Home, HomeRequest, Incarnation, PortGroup, Sharing, Unit, View};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
@@ -194,7 +194,7 @@ fn unit<I: Io>(
         exported: lun.export().is_some(),
         remote: matches!(lun.store, StoreSpec::Remote { .. } | StoreSpec::Nbd { .. }),
         ptpl_capable: lun.is_shared || (config.state_dir.is_some() && lun.serial_lasts),
-        is_shared: lun.is_shared,
+        sharing: lun.is_shared.then_some(Sharing::One),
         copies: Arc::default(),
         groups: groups(config, &ports),
         ports,
@@ -259,7 +259,7 @@ fn home<I: Io>(
 ) -> (Home, Result<(), String>) {
     let mut home = Home::new(unit.clone(), opened.store.traits());
     let fit = match &config.state_dir {
-        Some(dir) if !unit.is_shared => housekeeper::restore(&mut home, files, dir, &unit.serial),
+        Some(dir) if !unit.is_shared() => housekeeper::restore(&mut home, files, dir, &unit.serial),
         Some(_) | None => Ok(()),
     };
     if fit.is_err() {

@@ -17,4 +17,5 @@ pub mod reservation;
 mod reset;
 mod shared;
 pub mod space;
+mod threshold;
 pub mod unit;

@@ -48,7 +48,7 @@ pub(crate) fn unit() -> Unit {
         exported: false,
         remote: false,
         ptpl_capable: true,
-        is_shared: false,
+        sharing: None,
         copies: Arc::default(),
         ports: vec![port(1, 1), port(2, 2)],
         groups: vec![PortGroup::new(1), PortGroup::new(2)],

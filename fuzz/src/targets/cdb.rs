@@ -306,7 +306,7 @@ fn unit(index: u32, options: u8) -> Unit {
         exported: options & 32 == 0,
         remote: options & 64 != 0,
         ptpl_capable: options & 16 != 0,
-        is_shared: false,
+        sharing: None,
         copies: Arc::default(),
         ports: vec![Port {
             relative_id: 1,

@@ -103,7 +103,7 @@ impl<I: Io> Unit<I> {
     /// which it was flushed.
     pub(super) fn takes_flush(&self) -> bool {
         let policy = &self.view.policy;
-        policy.failed.is_none() && !policy.groups.are_standby()
+        policy.failed.is_none() && policy.serves()
     }
 
     /// Reports those of the operations that are final flushes; returns how many there were.

@@ -33,7 +33,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
         removable: unit.removable,
         target_port_groups: if unit.has_explicit_groups() { IMPLICIT | EXPLICIT } else { IMPLICIT },
         third_party_copy: true,
-        multiple_ports: unit.ports.len() > 1 || unit.is_shared,
+        multiple_ports: unit.ports.len() > 1 || unit.is_shared(),
         product: padded(&unit.product),
         ..common(transport)
     }

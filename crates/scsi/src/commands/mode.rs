@@ -195,9 +195,9 @@ fn control(_: &View, modes: &Modes) -> Vec<u8> {
     page.to_page().to_vec()
 }
 
-fn control_changeable(_: &View) -> Vec<u8> {
+fn control_changeable(view: &View) -> Vec<u8> {
     let page = Control {
-        task_sets: u8::MAX,
+        task_sets: if view.sees_all() { u8::MAX } else { 0 },
         descriptor_sense: true,
         no_log_saving: false,
         reordering: 0,

@@ -191,11 +191,11 @@ fn block_limits(env: &Env<'_>, data: &mut Vec<u8>) {
 
 /// B1h. Blocks read as before or as zeros after SANITIZE: WABEREQ and WACEREQ are 01b where it is offered.
 fn characteristics(env: &Env<'_>, data: &mut Vec<u8>) {
-    let traits = &env.view.policy.traits;
+    let view = env.view;
     let page = Characteristics {
-        rotation_rate: if traits.solid_state { vpd::SOLID_STATE } else { 0 },
-        block_erase: u8::from(env.view.is_thin()),
-        cryptographic_erase: u8::from(traits.cryptographic_erase),
+        rotation_rate: if view.policy.traits.solid_state { vpd::SOLID_STATE } else { 0 },
+        block_erase: u8::from(view.erases_blocks()),
+        cryptographic_erase: u8::from(view.erases_cryptographically()),
         ..Characteristics::default()
     };
     data.extend_from_slice(vpd::body(&page.to_page()));

@@ -19,12 +19,16 @@ pub(crate) use commands::COMMANDS;
 pub(crate) enum Offer {
     /// Always.
     Always,
+    /// Unless several gateways serve the unit at the same time: it needs one that sees all commands.
+    Alone,
     /// On units that are currently thin.
     Thin,
     /// When the store can write all-or-nothing.
     Atomic,
     /// When the store can compare and write atomically.
     Compare,
+    /// When the store can erase by deallocating.
+    BlockErase,
     /// When the store can erase cryptographically.
     Cryptographic,
     /// On units that are exported by ATA over Ethernet.
@@ -68,12 +72,14 @@ impl Command {
     pub(crate) fn is_offered(&self, view: &View) -> bool {
         match self.offer {
             Offer::Always => true,
+            Offer::Alone => view.sees_all(),
             Offer::Thin => view.is_thin(),
             Offer::Atomic => view.atomic_blocks_max() > 0,
             Offer::Compare => view.compare_blocks_max() > 0,
             Offer::Exported => view.unit.exported,
             Offer::Explicit => view.unit.has_explicit_groups(),
-            Offer::Cryptographic => view.policy.traits.cryptographic_erase,
+            Offer::BlockErase => view.erases_blocks(),
+            Offer::Cryptographic => view.erases_cryptographically(),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Requests that a gateway in standby forwards to the active one: PERSISTENT RESERVE OUT, MODE SELECT and
-//! resets, which ports in standby accept, and their replies, as bytes; and the requests that make it the active
-//! one.
+//! Requests that other gateways forward to the active one: PERSISTENT RESERVE OUT, MODE SELECT and resets, which
+//! ports in standby accept as well, and START STOP UNIT; and their replies, as bytes. And the requests that make a
+//! gateway in standby the active one.
 
 use crate::state::encoding::{push_modes, push_sized, push_u16, take, take_modes, take_sized};
 use crate::state::home::{Home, HomeReply, HomeRequest, NexusIdentity};
@@ -16,6 +16,7 @@ use wire::{Cdb, SenseKey, Specific};
 const RESERVE_OUT: u8 = 1;
 const SET_MODES: u8 = 2;
 const RESET: u8 = 3;
+const START_STOP: u8 = 4;
 
 const DONE: u8 = 0;
 const CONFLICT: u8 = 1;
@@ -25,10 +26,10 @@ const CHECK: u8 = 2;
 const NO_BIT: u8 = u8::MAX;
 
 impl Home {
-    /// The request as bytes, if the active gateway has to execute it: in standby, unless something here
-    /// prevents it.
+    /// The request as bytes, if another gateway has to execute it, the active one; unless something here prevents
+    /// it.
     pub fn forwards(&self, request: &HomeRequest) -> Option<Vec<u8>> {
-        let is_for_others = self.policy().groups.are_standby() && self.refusal(request).is_none();
+        let is_for_others = !self.policy().decides() && self.refusal(request).is_none();
         is_for_others.then(|| request.encode(self.ports())).flatten()
     }
 
@@ -36,9 +37,12 @@ impl Home {
     pub fn is_wanted(&self, request: &HomeRequest) -> bool {
         let HomeRequest::SetAccessStates { states, .. } = request else { return false };
         let policy = self.policy();
+        if policy.serves() || self.unit.is_shared_by_all() {
+            return false;
+        }
         // An empty list changes nothing (SPC-4 section 6.45).
         let is_for_some = !states.is_empty() && policy.activates(states).is_ok();
-        policy.groups.are_standby() && self.refusal(request).is_none() && is_for_some
+        self.refusal(request).is_none() && is_for_some
     }
 }
 
@@ -60,6 +64,11 @@ impl HomeRequest {
                 let ModesChange { modes, caching, control, error_recovery, provisioning } = *change;
                 bytes.extend([caching, control, error_recovery, provisioning].map(u8::from));
                 push_modes(&mut bytes, modes);
+            }
+            HomeRequest::StartStop { from, start, load_eject } => {
+                bytes.push(START_STOP);
+                push_from(&mut bytes, from, ports);
+                bytes.extend([*start, *load_eject].map(u8::from));
             }
             // Whoever sent it: it affects all.
             HomeRequest::Reset { from: Some(_) } => bytes.push(RESET),
@@ -104,6 +113,10 @@ impl HomeRequest {
                 let modes = take_modes(&mut rest)?;
                 let change = ModesChange { modes, caching, control, error_recovery, provisioning };
                 rest.is_empty().then_some(HomeRequest::SetModes { from, change })
+            }
+            START_STOP => {
+                let [start, load_eject] = take::<2>(&mut rest)?.map(|byte| byte == 1);
+                rest.is_empty().then_some(HomeRequest::StartStop { from, start, load_eject })
             }
             _ => None,
         }
@@ -194,7 +207,8 @@ mod tests {
     use super::*;
     use crate::state::attention::UnitAttention;
     use crate::state::home::{Aborted, Who};
-    use crate::state::unit::{OtherPort, Unit};
+    use crate::state::port_groups::Role;
+    use crate::state::unit::{OtherPort, Sharing, Unit};
     use crate::testing::{Bench, Outcome, unit};
     use crate::vocabulary::modes::Modes;
     use wire::scsi::AccessState;
@@ -255,6 +269,9 @@ mod tests {
         let modes = Modes { queue_error: 3, threshold_sets: Some(5), threshold: true, ..Modes::default() };
         let change = ModesChange { caching: true, provisioning: true, ..ModesChange::none(modes) };
         assert_same(&HomeRequest::SetModes { from: elsewhere(), change });
+        for (start, load_eject) in [(true, false), (false, true)] {
+            assert_same(&HomeRequest::StartStop { from: elsewhere(), start, load_eject });
+        }
         assert_same(&HomeRequest::Reset { from: Some(NexusId::ELSEWHERE) });
     }
 
@@ -286,10 +303,10 @@ mod tests {
     #[test]
     fn a_home_in_standby_forwards_what_all_gateways_must_know_unless_its_sender_may_only_read() {
         let mut unit = unit();
-        unit.is_shared = true;
+        unit.sharing = Some(Sharing::One);
         let mut bench = Bench::of(unit, 1 << 20);
         let adopt = |bench: &mut Bench| {
-            bench.ask(HomeRequest::SetRole { active: false, saved: Some([].into()) });
+            bench.ask(HomeRequest::SetRole { role: Role::Standby, saved: Some([].into()) });
             bench.nexuses[0].sync(&bench.view.policy);
         };
         let basic = ReserveOutList { action_key: 2, ..ReserveOutList::ZERO };
@@ -314,7 +331,7 @@ mod tests {
         assert!(bench.home.forwards(&refused).is_none());
         assert_eq!(bench.home.handle(refused).0, HomeReply::Check(Check::WRITE_PROTECTED));
         bench.nexuses[0].read_only = false;
-        bench.ask(HomeRequest::SetRole { active: true, saved: Some([].into()) });
+        bench.ask(HomeRequest::SetRole { role: Role::Active, saved: Some([].into()) });
         assert!(bench.home.forwards(&request(&bench)).is_none(), "it is active");
         assert!(bench.home.forwards(&HomeRequest::Reset { from: None }).is_none());
     }
@@ -349,7 +366,7 @@ mod tests {
             assert!(!bench.home.is_wanted(&request));
             assert!(matches!(bench.home.handle(request).0, HomeReply::Check(check) if check.code == 0x2600));
         }
-        bench.ask(HomeRequest::SetRole { active: true, saved: Some([].into()) });
+        bench.ask(HomeRequest::SetRole { role: Role::Active, saved: Some([].into()) });
         assert!(!bench.home.is_wanted(&own));
         let all = request(&bench, &all);
         assert_eq!(bench.home.handle(all).0, HomeReply::Done);
@@ -359,7 +376,7 @@ mod tests {
     }
 
     fn shared() -> Unit {
-        Unit { is_shared: true, ..unit() }
+        Unit { sharing: Some(Sharing::One), ..unit() }
     }
 
     /// A gateway that knows the other one's port 9, and is active.
@@ -368,7 +385,7 @@ mod tests {
         let name = "port9".to_owned();
         let other = OtherPort { relative_id: 9, group: 9, name, state: AccessState::Standby };
         bench.ask(HomeRequest::SetOthers([other].into()));
-        bench.ask(HomeRequest::SetRole { active: true, saved: Some([].into()) });
+        bench.ask(HomeRequest::SetRole { role: Role::Active, saved: Some([].into()) });
         bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
         bench
     }
@@ -400,7 +417,7 @@ mod tests {
         };
         let (mut first, mut second) = (active(), other());
         first.ask(register(2));
-        second.ask(HomeRequest::SetRole { active: true, saved: Some(saved(&mut first)) });
+        second.ask(HomeRequest::SetRole { role: Role::Active, saved: Some(saved(&mut first)) });
         let status = keys(&mut second).data;
         assert_eq!(status[8..16], 2u64.to_be_bytes());
         assert_eq!(status[26..28], [0, 9], "relative target port identifier");
@@ -411,7 +428,7 @@ mod tests {
     fn nexuses_of_all_gateways_are_notified_of_what_concerns_them_once() {
         let (mut first, mut second) = (active(), other());
         let adopt = |second: &mut Bench, saved: &Arc<[u8]>| {
-            second.ask(HomeRequest::SetRole { active: false, saved: Some(saved.clone()) });
+            second.ask(HomeRequest::SetRole { role: Role::Standby, saved: Some(saved.clone()) });
             [0, 1].map(|nexus| std::mem::take(&mut second.nexuses[nexus].attentions))
         };
         first.ask(register(2));
@@ -455,7 +472,7 @@ mod tests {
         for (action, told) in [(CLEAR, cleared), (PREEMPT, preempted), (PREEMPT_AND_ABORT, preempted)] {
             let (mut first, mut second) = (active(), other());
             let known = saved(first_registered(&mut first));
-            second.ask(HomeRequest::SetRole { active: false, saved: Some(known) });
+            second.ask(HomeRequest::SetRole { role: Role::Standby, saved: Some(known) });
             // It registers again while it is being preempted, or requests other mode parameters.
             let waiting = |second: &mut Bench| {
                 second.nexuses[0].sync(&second.home.policy());
@@ -480,7 +497,7 @@ mod tests {
             // The other gateway aborts what was preempted and aborted, and executes no earlier requests when
             // it takes over.
             let after: Arc<[u8]> = before.saved_for_gateways(&first.view.unit).into();
-            second.ask(HomeRequest::SetRole { active: false, saved: Some(after.clone()) });
+            second.ask(HomeRequest::SetRole { role: Role::Standby, saved: Some(after.clone()) });
             let aborts = &second.published.as_ref().expect("it is published").aborts;
             let is_aborted =
                 |nexus: usize| aborts.iter().any(|(who, _)| who.includes(&second.nexuses[nexus]));
@@ -489,7 +506,7 @@ mod tests {
             for request in &requests {
                 assert!(second.home.forwards(request).is_none());
             }
-            second.ask(HomeRequest::SetRole { active: true, saved: Some(after) });
+            second.ask(HomeRequest::SetRole { role: Role::Active, saved: Some(after) });
             for request in requests {
                 assert_eq!(second.ask(request), refused);
             }
@@ -501,7 +518,7 @@ mod tests {
 
     /// Adopts the other one's state, and returns the unit attentions of both nexuses.
     fn adopt(bench: &mut Bench, saved: &Arc<[u8]>) -> [Vec<UnitAttention>; 2] {
-        bench.ask(HomeRequest::SetRole { active: false, saved: Some(saved.clone()) });
+        bench.ask(HomeRequest::SetRole { role: Role::Standby, saved: Some(saved.clone()) });
         [0, 1].map(|nexus| std::mem::take(&mut bench.nexuses[nexus].attentions).into())
     }
 
@@ -575,7 +592,7 @@ mod tests {
         let refused = HomeReply::Check(Check::ACCESS_STATE_TRANSITION);
         assert_eq!(first.ask(HomeRequest::forwarded(&body, port).expect("a request")), refused);
         assert_eq!(adopt(&mut second, &state), [vec![UnitAttention::Reset], vec![UnitAttention::Reset]]);
-        second.ask(HomeRequest::SetRole { active: true, saved: Some(state) });
+        second.ask(HomeRequest::SetRole { role: Role::Active, saved: Some(state) });
         assert_eq!(second.ask(waiting), refused, "nor once it is active itself");
     }
 

@@ -181,7 +181,7 @@ impl Home {
         if let Some(refusal) = self.refusal(&request) {
             return (refusal, None);
         }
-        if self.policy.groups.are_standby() && request.changes_all_gateways() {
+        if !self.policy.decides() && request.changes_all_gateways() {
             return (HomeReply::Check(Check::PORT_IN_STANDBY), None);
         }
         // The operation has changed the medium, and ports exist or not, whether or not that can be saved.
@@ -221,10 +221,8 @@ impl Home {
                 draft.set_modes(from.nexus, change);
                 draft.update_threshold(&self.unit)
             }
-            // Initiators use it to make another gateway active, which this one already is.
-            HomeRequest::SetAccessStates { states, .. } if self.unit.is_shared => {
-                let activates = draft.policy.activates(&states);
-                activates.map_or_else(HomeReply::Check, |()| HomeReply::Done)
+            HomeRequest::SetAccessStates { states, .. } if self.unit.is_shared() => {
+                draft.policy.confirm(&states, self.unit.is_shared_by_all())
             }
             HomeRequest::SetAccessStates { from, states } => draft.set_access_states(from.nexus, &states),
             HomeRequest::SpaceChanged => draft.update_threshold(&self.unit),
@@ -275,7 +273,7 @@ impl Home {
                 self.preventing.remove(&nexus);
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
-            HomeRequest::SetRole { active, saved } => draft.set_role(active, saved.as_deref(), &self.unit),
+            HomeRequest::SetRole { role, saved } => draft.set_role(role, saved.as_deref(), &self.unit),
             HomeRequest::SetOthers(others) => draft.set_others(others, &self.unit),
             HomeRequest::Configure(unit) => {
                 let before = std::mem::replace(&mut self.unit, unit);
@@ -289,7 +287,7 @@ impl Home {
         let (persist, is_adopted) = (draft.persist, draft.is_adopted);
         let mut publish = draft.publish()?;
         let saved = self.saved(&publish.policy);
-        let keeps = self.unit.ptpl_capable && !is_adopted && !publish.policy.groups.are_standby();
+        let keeps = self.unit.ptpl_capable && !is_adopted && publish.policy.decides();
         if keeps && (persist || saved != self.saved(&self.policy)) {
             publish.persist = Some(saved);
         }
@@ -298,7 +296,7 @@ impl Home {
     }
 
     fn saved(&self, policy: &Policy) -> Vec<u8> {
-        if self.unit.is_shared {
+        if self.unit.is_shared() {
             policy.saved_for_gateways(&self.unit)
         } else {
             policy.saved(&self.unit.ports)

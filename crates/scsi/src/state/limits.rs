@@ -44,8 +44,26 @@ impl View {
         self.unit.thin && self.policy.traits.discards
     }
 
+    /// Whether all commands to the medium come through this gateway.
+    pub(crate) fn sees_all(&self) -> bool {
+        !self.unit.is_shared_by_all()
+    }
+
+    /// Whether SANITIZE may deallocate the medium.
+    pub(crate) fn erases_blocks(&self) -> bool {
+        self.is_thin() && self.sees_all()
+    }
+
+    /// Whether SANITIZE may discard a key.
+    pub(crate) fn erases_cryptographically(&self) -> bool {
+        self.policy.traits.cryptographic_erase && self.sees_all()
+    }
+
     /// The longest WRITE ATOMIC, in blocks; 0: none.
     pub(crate) fn atomic_blocks_max(&self) -> u32 {
+        if !self.sees_all() {
+            return 0;
+        }
         self.blocks_in(self.policy.traits.atomic_write_bytes_max.min(CHUNK_BYTES))
     }
 

@@ -54,8 +54,9 @@ impl News {
     const MAX: usize = 128;
 
     /// The unit attentions that other gateways report.
-    const ATTENTIONS: [UnitAttention; 5] = [
+    const ATTENTIONS: [UnitAttention; 6] = [
         UnitAttention::Reset,
+        UnitAttention::MediumChanged,
         UnitAttention::ModeChanged,
         UnitAttention::ReservationsPreempted,
         UnitAttention::ReservationsReleased,

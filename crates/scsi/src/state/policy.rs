@@ -5,7 +5,7 @@ use crate::state::encoding;
 use crate::state::export::Export;
 use crate::state::news::News;
 use crate::state::nexus::NexusId;
-use crate::state::port_groups::PortGroups;
+use crate::state::port_groups::{PortGroups, Role};
 use crate::state::reservation::Table;
 use crate::state::unit::{OtherPort, Port, PortNames, Unit};
 use crate::vocabulary::modes::EraseKind;
@@ -62,7 +62,8 @@ impl Modes {
             software_write_protect: false,
             descriptor_sense: false,
             queue_error: 0,
-            task_set_per_nexus: false,
+            // No gateway knows the tasks of another one.
+            task_set_per_nexus: unit.is_shared_by_all(),
             task_aborted_status: false,
             provisioning_errors: unit.warn_at.is_some(),
             threshold: unit.warn_at.is_some(),
@@ -125,9 +126,19 @@ impl Policy {
         self.groups.activates(states, |tag| self.others.iter().any(|port| port.group == tag))
     }
 
-    /// Whether MODE SELECT with this may change mode parameters. In standby those known here may be old.
+    /// Whether this gateway accesses the medium.
+    pub fn serves(&self) -> bool {
+        self.groups.role() != Role::Standby
+    }
+
+    /// Whether this gateway decides what all gateways must know; otherwise the state here may be old.
+    pub fn decides(&self) -> bool {
+        self.groups.role() == Role::Active
+    }
+
+    /// Whether MODE SELECT with this may change mode parameters.
     pub(crate) fn is_changed_by(&self, change: ModesChange) -> bool {
-        self.groups.are_standby() || change.of(self.modes) != self.modes
+        !self.decides() || change.of(self.modes) != self.modes
     }
 
     /// `started` and `ejected` after a START STOP UNIT.

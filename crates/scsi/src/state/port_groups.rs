@@ -72,14 +72,26 @@ pub(crate) struct Current {
     ports: Vec<u16>,
 }
 
+/// A gateway's role for a unit that gateways share.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Role {
+    /// It does not access the medium, and decides nothing.
+    Standby,
+    /// It accesses the medium, as others do at the same time. The active one decides what all must know.
+    Serving,
+    /// It accesses the medium, and decides. Also if the unit is not shared.
+    #[default]
+    Active,
+}
+
 /// The target port groups of a unit. States last until their configuration changes or the daemon ends; resets
 /// do not affect them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct PortGroups {
     /// By tag.
     all: BTreeMap<u16, Current>,
-    /// Another gateway is active for the unit: none of these is.
-    is_standby: bool,
+    /// Their gateway's: none of them is active while it is in standby.
+    role: Role,
 }
 
 impl PortGroups {
@@ -97,15 +109,16 @@ impl PortGroups {
             };
             all.entry(tag).or_insert_with(new).ports.push(port);
         }
-        PortGroups { all, is_standby: false }
+        PortGroups { all, role: Role::Active }
     }
 
-    /// These groups while their gateway is active, or while another one is.
-    pub(crate) fn in_role(&self, active: bool) -> PortGroups {
-        let mut after = PortGroups { is_standby: !active, ..self.clone() };
+    /// These groups while their gateway has this role.
+    pub(crate) fn in_role(&self, role: Role) -> PortGroups {
+        let mut after = PortGroups { role, ..self.clone() };
         for group in after.all.values_mut() {
             let state = group.configured.state;
-            let state = if state.is_active() && !active { AccessState::Standby } else { state };
+            let is_barred = role == Role::Standby && state.is_active();
+            let state = if is_barred { AccessState::Standby } else { state };
             if group.state != state {
                 (group.state, group.status) = (state, status_code::IMPLICIT);
             }
@@ -113,14 +126,14 @@ impl PortGroups {
         after
     }
 
-    /// Whether another gateway is active.
-    pub fn are_standby(&self) -> bool {
-        self.is_standby
+    /// Their gateway's role.
+    pub fn role(&self) -> Role {
+        self.role
     }
 
     /// These groups with a new configuration: those whose configuration is unchanged keep their state.
     pub(crate) fn configured(&self, after: PortGroups) -> PortGroups {
-        let mut after = after.in_role(!self.is_standby);
+        let mut after = after.in_role(self.role);
         for (tag, group) in &mut after.all {
             let Some(before) = self.all.get(tag) else { continue };
             (group.state, group.status) = if before.configured.state == group.configured.state {
@@ -166,6 +179,17 @@ impl PortGroups {
             |tag, state| has_one && is_implied(tag, state),
             |group, state| becomes_active(group, state) || (has_one && group.state == state),
         )
+    }
+
+    /// Whether SET TARGET PORT GROUPS with these states changes nothing: it must not where gateways serve a
+    /// unit at the same time. `others`: the states of other gateways' groups.
+    pub(crate) fn confirms(
+        &self,
+        states: &[(u16, AccessState)],
+        others: impl Fn(u16) -> Option<AccessState>,
+    ) -> Result<(), Check> {
+        let is_theirs = |tag: u16, state| others(tag) == Some(state);
+        self.check_set(states, is_theirs, |group, state| group.state == state)
     }
 
     fn check_set(

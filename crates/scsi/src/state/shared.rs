@@ -1,16 +1,18 @@
-//! Units that several gateways share: one gateway is active, the others are in standby, and the state that
-//! all need is saved where all can read it, whatever APTPL says.
+//! Units that several gateways share: one of them decides what all must know, and saves the state that all need
+//! where all can read it, whatever APTPL says. The others are in standby, or serve the medium as well.
 
 use crate::state::attention::UnitAttention;
 use crate::state::encoding;
 use crate::state::home::{Aborted, Draft, Home, HomeReply, HomeRequest, NexusIdentity, Who};
 use crate::state::news::News;
 use crate::state::policy::Policy;
+use crate::state::port_groups::Role;
 use crate::state::reservation::Table;
 use crate::state::unit::{OtherPort, PortNames, Unit};
 use crate::vocabulary::modes::Modes;
 use crate::vocabulary::sense::Check;
 use std::sync::Arc;
+use wire::scsi::AccessState;
 
 /// The first bytes of the saved state; mode parameters, a checksum and the state that any unit saves follow.
 const MAGIC: &[u8] = b"LuneShr\x04";
@@ -57,11 +59,21 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// SET TARGET PORT GROUPS of a shared unit, which changes nothing: initiators use it to make a gateway active
+    /// that this one already is. `all`: all gateways are active at the same time.
+    pub(crate) fn confirm(&self, states: &[(u16, AccessState)], all: bool) -> HomeReply {
+        let others = |tag: u16| self.others.iter().find(|port| port.group == tag).map(|port| port.state);
+        let is_so = if all { self.groups.confirms(states, others) } else { self.activates(states) };
+        is_so.map_or_else(HomeReply::Check, |()| HomeReply::Done)
+    }
+}
+
 impl Home {
     /// How a request for a shared unit ends if its sender was preempted after the command had arrived, or if
     /// that is unknown because the unit's state had not been read by then.
     pub(crate) fn untimely(&self, request: &HomeRequest) -> Option<Check> {
-        if !self.unit.is_shared || !request.changes_all_gateways() {
+        if !self.unit.is_shared() || !request.changes_all_gateways() {
             return None;
         }
         let (from, _) = request.subject_to_access_state()?;
@@ -83,38 +95,49 @@ impl Aborted {
 }
 
 impl Draft {
-    /// Another gateway becomes active, or this one; with the unit's state as saved until then.
-    pub(crate) fn set_role(&mut self, active: bool, saved: Option<&[u8]>, unit: &Unit) -> HomeReply {
+    /// The gateway's role; with the unit's state as saved until then.
+    pub(crate) fn set_role(&mut self, role: Role, saved: Option<&[u8]>, unit: &Unit) -> HomeReply {
         if let Some(saved) = saved {
             let Some(policy) = self.policy.restored_of_gateways(saved, unit) else {
                 return HomeReply::Check(Check::INTERNAL);
             };
-            if let (Some(before), Some(after)) = (&self.policy.news, &policy.news) {
-                let ports = PortNames::of(&unit.ports, &policy.others);
-                let how = Aborted::by(policy.modes);
-                for (who, attention, is_abort) in after.since(before, ports) {
-                    // For commands that arrived before it knew.
-                    self.aborts.extend(is_abort.then(|| (who.clone(), how)));
-                    self.attentions.push((who, attention));
-                }
-            }
+            self.report(&policy, unit);
             self.policy = policy;
         }
-        if let Some(holder) = self.policy.reservations.reserver().filter(|_| !active) {
+        if let Some(holder) = self.policy.reservations.reserver().filter(|_| role != Role::Active) {
             // Its port no longer exists: that is the loss of the nexus that ends a reservation by RESERVE
             // (SPC-2 section 5.5.1).
             self.policy.reservations = Arc::new(self.policy.reservations.after_reset());
             self.attentions.push((Who::Only(holder), UnitAttention::NexusLoss));
         }
         self.is_adopted = true;
-        self.change_groups(self.policy.groups.in_role(active), Who::Everyone);
+        self.change_groups(self.policy.groups.in_role(role), Who::Everyone);
         self.changed()
+    }
+
+    /// Reports to nexuses what other gateways have done since, according to this state of theirs, and ends the
+    /// commands that they ended: those that arrived before this gateway knew of it.
+    fn report(&mut self, saved: &Policy, unit: &Unit) {
+        let (Some(before), Some(after)) = (&self.policy.news, &saved.news) else { return };
+        let serves = self.policy.serves();
+        for (who, attention, is_abort) in after.since(before, PortNames::of(&unit.ports, &saved.others)) {
+            match attention {
+                // While it serves, a reset is not complete before this is applied. A gateway in standby may be
+                // behind: its commands may have come after the reset, and have not begun.
+                UnitAttention::Reset if serves => {
+                    self.aborts.push((who.clone(), Aborted::by(self.policy.modes)));
+                }
+                _ if is_abort => self.aborts.push((who.clone(), Aborted::by(saved.modes))),
+                _ => {}
+            }
+            self.attentions.push((who, attention));
+        }
     }
 
     /// Has other gateways report what concerns their nexuses. `sender`: the nexus that caused it, if it is
     /// another gateway's.
     pub(crate) fn report_to_gateways(&mut self, sender: Option<&NexusIdentity>, unit: &Unit) {
-        if unit.is_shared && !self.is_adopted && !self.policy.groups.are_standby() {
+        if unit.is_shared() && !self.is_adopted && self.policy.decides() {
             let before = self.policy.news.as_deref().cloned().unwrap_or_default();
             let ports = PortNames::of(&unit.ports, &self.policy.others);
             self.policy.news = Some(Arc::new(before.with(&self.attentions, &self.aborts, sender, ports)));
@@ -141,12 +164,14 @@ impl Draft {
 
 #[cfg(test)]
 mod tests {
+    mod all;
+
     use super::*;
     use crate::state::home::Publish;
     use crate::state::nexus::NexusId;
     use crate::state::port_groups::PortGroup;
     use crate::state::reservation::ReserveOut;
-    use crate::state::unit::Port;
+    use crate::state::unit::{Port, Sharing};
     use crate::testing::{Bench, Outcome, unit};
     use crate::vocabulary::command::Status;
     use crate::vocabulary::modes::ModesChange;
@@ -154,12 +179,12 @@ mod tests {
         ModeSelect6, ModeSense6, PersistentReserveIn, PersistentReserveOut, Read16, ReportTargetPortGroups,
         Reserve6, TestUnitReady,
     };
-    use wire::scsi::{AccessState, code, mode};
+    use wire::scsi::{code, mode};
 
     /// A unit of a gateway in standby.
     fn gateway() -> Bench {
         let mut unit = unit();
-        unit.is_shared = true;
+        unit.sharing = Some(Sharing::One);
         Bench::of(unit, 1 << 20)
     }
 
@@ -174,7 +199,7 @@ mod tests {
     }
 
     fn activate(bench: &mut Bench, saved: &[u8]) {
-        bench.ask(HomeRequest::SetRole { active: true, saved: Some(saved.into()) });
+        bench.ask(HomeRequest::SetRole { role: Role::Active, saved: Some(saved.into()) });
         bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
     }
 
@@ -191,8 +216,9 @@ mod tests {
         let mut bench = gateway();
         assert_eq!(states(&bench), [AccessState::Standby; 2]);
         assert_standby(&bench.read(TestUnitReady {}));
-        for (active, state) in [(true, AccessState::Optimized), (false, AccessState::Standby)] {
-            bench.ask(HomeRequest::SetRole { active, saved: active.then(Arc::default) });
+        for (role, state) in [(Role::Active, AccessState::Optimized), (Role::Standby, AccessState::Standby)] {
+            let active = role == Role::Active;
+            bench.ask(HomeRequest::SetRole { role, saved: active.then(Arc::default) });
             assert_eq!(states(&bench), [state; 2]);
             assert_eq!(bench.published.as_ref().unwrap().persist, None, "it is kept already");
             let deactivated = &bench.published.as_ref().unwrap().deactivated;
@@ -235,7 +261,7 @@ mod tests {
             damaged[at] ^= 1;
             let before = next.home.policy();
             let (reply, publish) =
-                next.home.handle(HomeRequest::SetRole { active: true, saved: Some(damaged.into()) });
+                next.home.handle(HomeRequest::SetRole { role: Role::Active, saved: Some(damaged.into()) });
             assert!(matches!(reply, HomeReply::Check(_)) && publish.is_none(), "damaged at {at}");
             assert!(Arc::ptr_eq(&before, &next.home.policy()));
         }
@@ -245,7 +271,7 @@ mod tests {
     fn what_would_change_the_unit_for_all_is_refused_in_standby() {
         let mut bench = gateway();
         register(&mut bench, 7).assert_check(2, Check::ACCESS_STATE_TRANSITION.code);
-        bench.ask(HomeRequest::SetRole { active: false, saved: Some(Arc::default()) });
+        bench.ask(HomeRequest::SetRole { role: Role::Standby, saved: Some(Arc::default()) });
         bench.nexuses[0].attentions.clear();
         assert_standby(&register(&mut bench, 7));
         assert_standby(&bench.read(Read16::new(0, 1)));
@@ -293,7 +319,7 @@ mod tests {
         assert_eq!(bench.ask(HomeRequest::SetModes { from: elsewhere, change }), HomeReply::Conflict);
 
         // Its holder is notified that it has lost it.
-        bench.ask(HomeRequest::SetRole { active: false, saved: None });
+        bench.ask(HomeRequest::SetRole { role: Role::Standby, saved: None });
         let notified = [0, 1].map(|nexus| std::mem::take(&mut bench.nexuses[nexus].attentions));
         let (lost, moved) = (UnitAttention::NexusLoss, UnitAttention::AccessStateChanged);
         assert_eq!(notified, [vec![lost, moved], vec![moved]]);
@@ -304,7 +330,7 @@ mod tests {
     #[test]
     fn mode_select_in_standby_is_for_the_active_gateway_even_if_it_changes_nothing_here() {
         let mut bench = gateway();
-        bench.ask(HomeRequest::SetRole { active: false, saved: Some(Arc::default()) });
+        bench.ask(HomeRequest::SetRole { role: Role::Standby, saved: Some(Arc::default()) });
         bench.nexuses[0].attentions.clear();
         let current = bench.read(ModeSense6::page_only(mode::page::CONTROL, 255)).data;
         let list = [&[0; 4][..], &current[4..]].concat();

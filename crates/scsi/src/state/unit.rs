@@ -2,7 +2,7 @@
 
 use crate::state::copies::Copies;
 use crate::state::policy::Policy;
-use crate::state::port_groups::{PortGroup, PortGroups};
+use crate::state::port_groups::{PortGroup, PortGroups, Role};
 use crate::state::space::Space;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,8 +50,9 @@ pub struct Unit {
     pub remote: bool,
     /// State that must survive a restart can be saved: there is a state directory, or gateways share it.
     pub ptpl_capable: bool,
-    /// Other gateways serve it as well: one of them is active ([`HomeRequest::SetRole`](crate::HomeRequest::SetRole)).
-    pub is_shared: bool,
+    /// Other gateways serve it as well: which of them at a time.
+    /// ([`HomeRequest::SetRole`](crate::HomeRequest::SetRole)).
+    pub sharing: Option<Sharing>,
     /// The copy operations that run on the unit.
     pub copies: Arc<Copies>,
     /// Target ports through which the unit is reached, in ascending order of their identifiers.
@@ -65,7 +66,17 @@ impl Unit {
     pub(crate) fn port_groups(&self) -> PortGroups {
         let groups =
             PortGroups::of(self.ports.iter().map(|port| (port.group, port.relative_id)), &self.groups);
-        if self.is_shared { groups.in_role(false) } else { groups }
+        if self.is_shared() { groups.in_role(Role::Standby) } else { groups }
+    }
+
+    /// Whether gateways share it.
+    pub fn is_shared(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    /// Whether gateways serve it at the same time: none of them sees all commands.
+    pub(crate) fn is_shared_by_all(&self) -> bool {
+        self.sharing == Some(Sharing::All)
     }
 
     /// Whether SET TARGET PORT GROUPS may change the state of any of its groups.
@@ -77,6 +88,15 @@ impl Unit {
     pub(crate) fn port(&self, relative_id: u16) -> Option<&Port> {
         self.ports.iter().find(|port| port.relative_id == relative_id)
     }
+}
+
+/// Which of the gateways that share a unit access its medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sharing {
+    /// One at a time.
+    One,
+    /// All at the same time.
+    All,
 }
 
 /// Identifies a period in which a store lost nothing that it had acknowledged.

@@ -116,7 +116,7 @@ impl<I: Io> Core<I> {
     fn recall_functions(&mut self, connection: Key) {
         let Some(conn) = self.connections.get(connection) else { return };
         let units = conn.luns.iter().map(|state| state.unit);
-        let is_shared = |unit: &u32| self.units.get(*unit).is_some_and(|unit| unit.view.unit.is_shared);
+        let is_shared = |unit: &u32| self.units.get(*unit).is_some_and(|unit| unit.view.unit.is_shared());
         let mut units: Vec<u32> = units.filter(is_shared).collect();
         units.sort_unstable();
         units.dedup();

@@ -15,7 +15,7 @@ use reactor::io::Io;
 use reactor::limited;
 use scsi::attention::UnitAttention;
 use scsi::sense::Check;
-use scsi::{HomeReply, HomeRequest, NexusId, PortGroups, Publish};
+use scsi::{HomeReply, HomeRequest, NexusId, PortGroups, Publish, Who};
 use std::sync::Arc;
 use tracing::Level;
 use wire::scsi::{AccessState, lun};
@@ -203,8 +203,15 @@ impl<I: Io> Core<I> {
             Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
             _ => None,
         };
-        if let (Waiter::Function(requester), false) = (origin.who, publish.aborts.is_empty()) {
-            self.forget_unread(unit, requester.nexus);
+        match origin.who {
+            Waiter::Function(requester) if !publish.aborts.is_empty() => {
+                self.forget_unread(unit, Some(requester.nexus));
+            }
+            // Another gateway has reset the unit, maybe for a nexus here.
+            Waiter::Gateway(_) if publish.aborts.iter().any(|(who, _)| *who == Who::Everyone) => {
+                self.forget_unread(unit, None);
+            }
+            _ => {}
         }
         let (mut left, cleared) = self.abort_published(unit, publish, requester);
         self.notify_published(unit, publish, &cleared);
@@ -285,10 +292,11 @@ impl<I: Io> Core<I> {
         notified.into_iter().for_each(|key| self.mark_dirty(key));
     }
 
-    /// Commands of this nexus that have arrived, but are not tasks yet as their descriptors are still being
-    /// read, are aborted too: to their initiator there is no difference.
-    fn forget_unread(&mut self, unit: u32, nexus: NexusId) {
-        for key in self.keys_where(|conn| conn.nexus == nexus && conn.machine.is_rdma()) {
+    /// Commands of this nexus, or of all, that have arrived, but are not tasks yet as their descriptors are still
+    /// being read, are aborted too: to their initiator there is no difference.
+    fn forget_unread(&mut self, unit: u32, nexus: Option<NexusId>) {
+        let is_meant = |conn: &Connection| nexus.is_none_or(|nexus| conn.nexus == nexus);
+        for key in self.keys_where(|conn| is_meant(conn) && conn.machine.is_rdma()) {
             let Some(conn) = self.connections.get_mut(key) else { continue };
             let Connection { machine, luns, .. } = conn;
             let is_here =

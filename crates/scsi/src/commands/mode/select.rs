@@ -86,12 +86,7 @@ impl ModeSelect {
             Event::Start => Step::Fetch { at: 0, len: u32::from(self.len) },
             Event::Fetched => match self.parse(env) {
                 Err(check) => refused(env, check),
-                // In standby the modes here may be old.
-                Ok(change)
-                    if change.modes == env.view.policy.modes && !env.view.policy.groups.are_standby() =>
-                {
-                    done
-                }
+                Ok(change) if change.modes == env.view.policy.modes && env.view.policy.decides() => done,
                 Ok(change) => {
                     self.flush = change.caching && !change.modes.write_cache;
                     Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.identity(), change }))
@@ -99,7 +94,7 @@ impl ModeSelect {
             },
             // In standby nothing is cached here: the active gateway's writes are durable when they are
             // acknowledged.
-            Event::Home(HomeReply::Done) if self.flush && !env.view.policy.groups.are_standby() => {
+            Event::Home(HomeReply::Done) if self.flush && env.view.policy.serves() => {
                 Step::Media { unit: None, op: MediaOp::Flush }
             }
             Event::Home(HomeReply::Done) | Event::Stored(Ok(_)) => done,

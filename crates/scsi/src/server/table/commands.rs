@@ -38,7 +38,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         offer: Offer::Compare,
         ..writes(&addressed(opcode::COMPARE_AND_WRITE, 0x18, [0, 0, 0, 0xff]), atomic::compare_and_write)
     },
-    writes(&wide(opcode::ORWRITE_16, 0x18), atomic::or_write),
+    alone(writes(&wide(opcode::ORWRITE_16, 0x18), atomic::or_write)),
     reads(&ten(opcode::VERIFY_10, 0x16), compare::verify10),
     reads(&twelve(opcode::VERIFY_12, 0x16), compare::verify12),
     reads(&wide(opcode::VERIFY_16, 0x16), compare::verify16),
@@ -132,12 +132,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         Class::Ready,
         power::start_stop,
     ),
-    control(
+    alone(control(
         &[opcode::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0],
         Precondition::Control,
         Class::Ready,
         power::prevent_allow,
-    ),
+    )),
     in_standby(control(
         &[opcode::SEND_DIAGNOSTIC, 0xfc, 0, 0xff, 0xff, 0],
         Precondition::Control,
@@ -247,14 +247,14 @@ pub(crate) static COMMANDS: &[Command] = &[
             0,
         ],
     ),
-    slow(
+    alone(slow(
         3600,
         control(&[opcode::FORMAT_UNIT, 0xff, 0, 0, 0, 0], Precondition::Format, Class::Write, format::begin),
-    ),
-    sanitizes(sanitize_action::OVERWRITE, Offer::Always, sanitize::overwrite),
-    sanitizes(sanitize_action::BLOCK_ERASE, Offer::Thin, sanitize::erase),
+    )),
+    sanitizes(sanitize_action::OVERWRITE, Offer::Alone, sanitize::overwrite),
+    sanitizes(sanitize_action::BLOCK_ERASE, Offer::BlockErase, sanitize::erase),
     sanitizes(sanitize_action::CRYPTOGRAPHIC_ERASE, Offer::Cryptographic, sanitize::erase),
-    sanitizes(sanitize_action::EXIT_FAILURE_MODE, Offer::Always, sanitize::exit_failure_mode),
+    sanitizes(sanitize_action::EXIT_FAILURE_MODE, Offer::Alone, sanitize::exit_failure_mode),
     passes(
         &[opcode::ATA_PASS_THROUGH_12, 0x1e, 0x2f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
         pass_through::begin12,
@@ -316,7 +316,7 @@ const fn flushes(usage: &'static [u8], begin: Begin) -> Command {
 
 /// A command that checks reservations itself.
 const fn reserves(usage: &'static [u8], begin: Begin) -> Command {
-    control(usage, Precondition::Control, Class::Always, begin)
+    alone(control(usage, Precondition::Control, Class::Always, begin))
 }
 
 /// PERSISTENT RESERVE IN.
@@ -381,6 +381,11 @@ const fn in_standby(command: Command) -> Command {
 /// Accepted in every asymmetric access state.
 const fn always(command: Command) -> Command {
     Command { accepted: Accepted::Always, ..command }
+}
+
+/// Not where gateways serve a unit at the same time.
+const fn alone(command: Command) -> Command {
+    Command { offer: Offer::Alone, ..command }
 }
 
 /// With another recommended timeout.

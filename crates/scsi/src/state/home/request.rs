@@ -3,7 +3,7 @@
 use crate::state::export;
 use crate::state::nexus::NexusId;
 use crate::state::policy::Policy;
-use crate::state::port_groups::Accepted;
+use crate::state::port_groups::{Accepted, Role};
 use crate::state::reservation::ReserveOut;
 use crate::state::unit::{OtherPort, Unit};
 use crate::vocabulary::command::ReservationClass;
@@ -117,10 +117,10 @@ pub enum HomeRequest {
     StoreReset,
     /// The store failed permanently.
     StoreFailed(Arc<str>),
-    /// The unit's gateway becomes active, or another one does.
+    /// The role of the unit's gateway, or its state as another one has changed it.
     SetRole {
-        /// This one does.
-        active: bool,
+        /// Its role.
+        role: Role,
         /// The state that the gateways have saved of the unit until then; `None`: the state here is current.
         saved: Option<Arc<[u8]>>,
     },
@@ -203,11 +203,15 @@ impl HomeRequest {
         }
     }
 
-    /// Whether a port in standby accepts it, but a gateway in standby cannot execute it alone: it changes the
-    /// unit at all gateways.
+    /// Whether it changes the unit at all gateways: only the active one executes it.
     pub(crate) fn changes_all_gateways(&self) -> bool {
-        let is_reset = matches!(self, HomeRequest::Reset { from: Some(_) });
-        is_reset || matches!(self, HomeRequest::PersistentReserveOut { .. } | HomeRequest::SetModes { .. })
+        matches!(
+            self,
+            HomeRequest::Reset { from: Some(_) }
+                | HomeRequest::PersistentReserveOut { .. }
+                | HomeRequest::SetModes { .. }
+                | HomeRequest::StartStop { .. }
+        )
     }
 
     /// The sender of a request that would change the unit for others as well. Task management was checked

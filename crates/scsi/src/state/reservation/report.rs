@@ -26,7 +26,7 @@ impl Table {
     pub(crate) fn report_capabilities(&self, unit: &Unit, data: &mut Vec<u8>) {
         let capabilities = ReserveCapabilities {
             length_bytes: 8,
-            compatible_reserve: true,
+            compatible_reserve: !unit.is_shared_by_all(),
             can_name_initiators: true,
             can_be_all_target_ports: true,
             ptpl_capable: unit.ptpl_capable,
