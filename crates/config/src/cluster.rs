@@ -2,7 +2,7 @@
 
 use super::checks::required;
 use super::machine::Machine;
-use super::model::{Cluster, Lun, StoreSpec};
+use super::model::{Access, Cluster, Lun, StoreSpec};
 use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Raw, RawCluster, RawLun, Text};
 use super::rbd::{self, RbdImage};
@@ -60,6 +60,15 @@ pub(super) fn cluster(
     Some(Some(Box::new(Cluster { name: name?, gateway: gateway?, place, takeover: takeover? })))
 }
 
+/// A way to share a LUN, by its name.
+pub(super) fn access(name: &str) -> Option<Access> {
+    match name {
+        "one" => Some(Access::One),
+        "all" => Some(Access::All),
+        _ => None,
+    }
+}
+
 /// LUNs shared by gateways must be images, and must not have settings that another gateway would not know of.
 pub(super) fn check(raw: &Raw, luns: &[Lun], problems: &mut Collector<'_>) {
     for (raw_lun, lun) in raw.luns.iter().zip(luns) {
@@ -77,13 +86,14 @@ fn fault(
     lun: &Lun,
 ) -> Option<(super::place::Place, Fault)> {
     let here = |what: &str, fix: &str| Some((access.place.clone(), Fault::new(what, fix)));
-    match access.value.as_str() {
-        "one" => {}
-        "all" => {
+    match self::access(&access.value) {
+        Some(Access::One) => {}
+        Some(Access::All) => {
             let what = "access by all gateways at once is not supported yet";
             return here(what, "write \"one\": one gateway is active, and another takes over from it");
         }
-        other => {
+        None => {
+            let other = &access.value;
             let what = format!("`{other}` is not a way to share a LUN");
             return here(&what, &suggest(other, ["one"]));
         }
@@ -109,7 +119,7 @@ fn fault(
 
 #[cfg(test)]
 mod tests {
-    use crate::{Config, StepOfChange, diff};
+    use crate::{Access, Config, StepOfChange, diff};
     use std::path::Path;
     use std::time::Duration;
 
@@ -137,11 +147,11 @@ mod tests {
         assert_eq!((cluster.place.pool.as_str(), cluster.place.client.as_deref()), ("p", Some("l")));
         assert_eq!(cluster.place.conf.as_deref(), Some(Path::new("/etc/ceph.conf")));
         assert_eq!(cluster.takeover, Duration::from_secs(20));
-        assert!(config.luns[0].is_shared);
+        assert_eq!(config.luns[0].access, Some(Access::One));
         let explicit = "[[portal]]\nlisten = '127.0.0.1:0'\n[[portal_group]]\ngroup = 1\nexplicit = true\n";
-        assert!(good(&[CLUSTER, LUN, explicit]).luns[0].is_shared);
+        assert!(good(&[CLUSTER, LUN, explicit]).luns[0].is_shared());
         let plain = good(&["[[lun]]\nram = '1M'\n"]);
-        assert!(plain.cluster.is_none() && !plain.luns[0].is_shared);
+        assert!(plain.cluster.is_none() && !plain.luns[0].is_shared());
         assert_eq!(good(&[CLUSTER, LUN]).cluster.expect("there is one").takeover, super::TAKEOVER);
     }
 

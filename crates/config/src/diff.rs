@@ -195,9 +195,8 @@ fn same_unit(old: &Lun, new: &Lun) -> bool {
         }
         store
     };
-    let fixed = |lun: &Lun| {
-        (store(lun), lun.is_shared, lun.block_bytes, lun.physical_block_bytes, lun.serial.clone())
-    };
+    let fixed =
+        |lun: &Lun| (store(lun), lun.access, lun.block_bytes, lun.physical_block_bytes, lun.serial.clone());
     // A store opened read-only is reopened for writing.
     let is_in_memory = matches!(old.store, StoreSpec::Null { .. } | StoreSpec::Ram { .. });
     fixed(old) == fixed(new) && (is_in_memory || !old.read_only || new.read_only)

@@ -261,8 +261,24 @@ pub struct Lun {
     pub aoe: Option<Address>,
     /// Limits for all its sessions together.
     pub limits: Limits,
-    /// Whether the cluster's gateways share it: one of them is active.
-    pub is_shared: bool,
+    /// How the cluster's gateways share it; `None`: this daemon serves it alone.
+    pub access: Option<Access>,
+}
+
+impl Lun {
+    /// Whether the cluster's gateways share it.
+    pub fn is_shared(&self) -> bool {
+        self.access.is_some()
+    }
+}
+
+/// Which of the gateways that share a LUN access its medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// One at a time; the others are in standby.
+    One,
+    /// All at once.
+    All,
 }
 
 /// Where a unit's data is stored.

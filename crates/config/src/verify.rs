@@ -397,7 +397,7 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
         removable: on(&raw.removable, false),
         aoe: aoe?,
         limits: limits?,
-        is_shared: raw.access.is_some(),
+        access: raw.access.as_ref().and_then(|at| cluster::access(&at.value)),
         name,
         store,
     })

@@ -16,7 +16,7 @@ pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) 
     memory(raw, config, problems);
     secrets(raw, problems);
     admin_access(raw, config, problems);
-    if let Some(cluster) = raw.cluster.as_ref().filter(|_| !config.luns.iter().any(|lun| lun.is_shared)) {
+    if let Some(cluster) = raw.cluster.as_ref().filter(|_| !config.luns.iter().any(|lun| lun.is_shared())) {
         let what = "no LUN is shared between gateways";
         problems
             .add(&cluster.place, Fault::new(what, "set access = \"one\" for shared LUNs, or remove this"));

@@ -471,7 +471,7 @@ fn own_descriptors(config: &Config) -> u64 {
         StoreSpec::Nbd { .. } => 2 + config.cores.len(),
         // Each core's lane has one that wakes it; librados has as many connections as there are monitors and
         // OSDs. Gateways that share the image have another client for what they agree on.
-        StoreSpec::Rbd { .. } => RADOS_DESCRIPTORS * (1 + usize::from(lun.is_shared)) + config.cores.len(),
+        StoreSpec::Rbd { .. } => RADOS_DESCRIPTORS * (1 + usize::from(lun.is_shared())) + config.cores.len(),
     };
     // At each portal one new connection may wait for a descriptor.
     (config.luns.iter().map(of_lun).sum::<usize>() + config.portals.len()) as u64 + OWN_DESCRIPTORS

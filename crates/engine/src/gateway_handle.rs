@@ -68,7 +68,7 @@ pub(crate) struct GatewayHandle {
 impl GatewayHandle {
     /// The handle of a LUN's gateway, if gateways share it.
     pub(crate) fn of(lun: &Lun) -> Option<Arc<GatewayHandle>> {
-        lun.is_shared.then(|| {
+        lun.is_shared().then(|| {
             let (inbox, events) = mpsc::channel();
             let (events, store) = (Mutex::new(Some(events)), OnceLock::new());
             Arc::new(GatewayHandle { inbox, events, store, reading: Arc::default() })

@@ -8,7 +8,7 @@ use crate::ports::Ports;
 use crate::state::files::Files;
 use crate::stores::Opened;
 use config::names::identity;
-use config::{Config, Lun, StoreSpec};
+use config::{Access, Config, Lun, StoreSpec};
 use reactor::io::Io;
 use reactor::uring::Uring;
 use scsi::unit::Port;
@@ -193,8 +193,11 @@ fn unit<I: Io>(
         write_cache: lun.write_cache,
         exported: lun.export().is_some(),
         remote: matches!(lun.store, StoreSpec::Remote { .. } | StoreSpec::Nbd { .. }),
-        ptpl_capable: lun.is_shared || (config.state_dir.is_some() && lun.serial_lasts),
-        sharing: lun.is_shared.then_some(Sharing::One),
+        ptpl_capable: lun.is_shared() || (config.state_dir.is_some() && lun.serial_lasts),
+        sharing: lun.access.map(|access| match access {
+            Access::One => Sharing::One,
+            Access::All => Sharing::All,
+        }),
         copies: Arc::default(),
         groups: groups(config, &ports),
         ports,

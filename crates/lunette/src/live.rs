@@ -296,7 +296,7 @@ impl Live {
             let missing = EditError::NotFound { what: format!("LUN {name}"), known };
             return Err(uneditable(&Subject::Lun(name.into()), missing));
         };
-        if lun.is_shared {
+        if lun.is_shared() {
             return Ok(());
         }
         let fault = fault(

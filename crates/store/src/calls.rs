@@ -14,7 +14,7 @@ use crate::occupied::Occupied;
 use crate::stripes::{Hold, Mode, Stripes};
 use rustix::event::{EventfdFlags, eventfd};
 use scsi::storage::Found;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -85,6 +85,28 @@ pub trait Medium: Send + Sync + 'static {
 
     /// What is allocated there, if that is known without a call.
     fn extent(&self, offset: u64) -> Option<Found>;
+
+    /// Whether other clients write to it. Then what takes a read and a write is not atomic, and an operation that
+    /// changes it ends only with its call: otherwise the call could overwrite what others write after that.
+    fn has_other_writers(&self) -> bool {
+        false
+    }
+
+    /// The number of its client that makes calls now.
+    fn client(&self) -> u64 {
+        0
+    }
+
+    /// Whether nothing that this client has sent can overwrite anything newer: then nothing of it is waited
+    /// for.
+    fn has_abandoned(&self, _client: u64) -> bool {
+        false
+    }
+
+    /// How long a call that changes a medium with other writers may take before it is stuck.
+    fn stuck_after(&self) -> Duration {
+        Duration::MAX
+    }
 
     /// Whether it compares and writes a range atomically.
     fn swaps(&self, _range: Range) -> bool {
@@ -227,6 +249,9 @@ pub struct Shared {
     /// Operations that were reported as failed although their calls have not ended.
     abandoned_count: AtomicUsize,
     abandoned: Mutex<BTreeSet<u64>>,
+    /// Operations that have waited for their calls for too long, and the client that made these.
+    stuck_count: AtomicUsize,
+    stuck: Mutex<BTreeMap<u64, u64>>,
     /// Lanes with operations that wait for those of others.
     waiting_count: AtomicUsize,
     waiting: Mutex<Vec<Arc<Mailbox>>>,
@@ -244,6 +269,8 @@ impl Shared {
             next: AtomicU64::new(1),
             abandoned_count: AtomicUsize::new(0),
             abandoned: Mutex::default(),
+            stuck_count: AtomicUsize::new(0),
+            stuck: Mutex::default(),
             waiting_count: AtomicUsize::new(0),
             waiting: Mutex::default(),
         }))
@@ -257,6 +284,22 @@ impl Shared {
     /// An operation is reported as failed before its call has ended.
     pub(crate) fn abandon(&self, number: u64) {
         self.change_abandoned(|abandoned| abandoned.insert(number));
+    }
+
+    /// Whether calls of this client are stuck.
+    pub fn is_stuck(&self, client: u64) -> bool {
+        let stuck = || self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stuck_count.load(Ordering::Acquire) > 0 && stuck().values().any(|other| *other == client)
+    }
+
+    /// The call of an operation, made by this client, is stuck; `None`: no longer.
+    pub(crate) fn mark_stuck(&self, number: u64, client: Option<u64>) {
+        let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        match client {
+            Some(client) => _ = stuck.insert(number, client),
+            None => _ = stuck.remove(&number),
+        }
+        self.stuck_count.store(stuck.len(), Ordering::Release);
     }
 
     fn change_abandoned(&self, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {

@@ -142,19 +142,45 @@ pub trait Store: Send + Sync {
     fn describe(&self) -> String;
 }
 
-/// A store that daemons share, only one of which writes to it at a time. Everything blocks, for a bounded
-/// time.
+/// A store that daemons share: one of them accesses it at a time, or all do. What returns a result blocks, for
+/// a bounded time.
+///
+/// If all access it, an operation that changes it is reported only once its call has ended, or with
+/// [`Failover::abandon`]: whoever is notified of its end may write something newer through another gateway,
+/// which the call must not overwrite.
 pub trait Failover: Store {
     /// The address of its client in the cluster, as in a blocklist; `None`: unknown.
     fn client(&self) -> Option<String>;
 
     /// Has the cluster fence the clients at these addresses, and takes the lock, even from one of these; then
     /// operations are accepted, and the traits are updated. Nothing that these clients have sent can
-    /// overwrite what is written from then on.
+    /// overwrite what is written from then on. If all gateways access it, there is no lock.
     ///
     /// # Errors
     /// When another client has the lock, alive or not, or the cluster does not answer.
     fn promote(&self, fence: &[String]) -> Result<(), String>;
+
+    /// Waits until this client's operations carry what the cluster has fenced so far; then operations are
+    /// accepted, and the traits are updated. If all gateways access it.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    fn catch_up(&self) -> Result<(), String>;
+
+    /// Has the cluster fence the clients at these addresses, and waits until this client's operations carry
+    /// that.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    fn fence(&self, clients: &[String]) -> Result<(), String>;
+
+    /// Whether an operation that may only end with its call has made no progress for too long. Other gateways
+    /// then have to fence this client.
+    fn is_stuck(&self) -> bool;
+
+    /// This client's fence is complete: nothing that it has sent can overwrite anything that other gateways
+    /// write. It accepts no operations any more, and reports those in flight.
+    fn abandon(&self);
 
     /// Stops accepting operations, and releases the lock once those in flight have ended.
     ///

@@ -15,7 +15,8 @@
 //! client, and has the cluster fence it.
 //!
 //! An image shared by gateways is opened without the lock, which is taken and released by the gateways'
-//! decision ([`roles`]).
+//! decision ([`roles`]). If all of them access it at once, what an operation may change is reported only when
+//! its call has ended, or the cluster refuses it.
 
 mod extents;
 pub(crate) mod open;
@@ -26,7 +27,7 @@ pub use open::{Options, examine, open};
 
 use crate::bounded::Bounded;
 use crate::calls::{Call, CallLane, Mailbox, Medium, Shared, Work};
-use crate::lane::{Backend, Lane, Store};
+use crate::lane::{Backend, Failover, Lane, Store};
 use crate::rados::SILENCE;
 use crate::range::Range;
 use crate::size::Size;
@@ -80,6 +81,7 @@ pub struct RbdStore {
     stripe_unit: u64,
     /// Whether librbd compares and writes more than a sector atomically, as far as is known.
     swaps_objects: AtomicBool,
+    compare_write_bytes_max: u32,
     read_only: bool,
     /// Unique names for its unit.
     id: Option<Identity>,
@@ -153,7 +155,7 @@ impl RbdStore {
 
     fn notice_fence(&self, call: &Call) {
         if call.answer == -i64::from(Errno::SHUTDOWN.raw_os_error()) {
-            self.roles.fence();
+            self.roles.notice_fence();
         }
     }
 
@@ -195,11 +197,30 @@ impl Medium for RbdStore {
     }
 
     fn is_lost(&self) -> bool {
-        !self.roles.accepts() || self.shared.has_abandoned() || self.is_lost.load(Ordering::Relaxed)
+        !self.roles.accepts()
+            || self.shared.has_abandoned()
+            || self.is_lost.load(Ordering::Relaxed)
+            || self.is_stuck()
     }
 
     fn give_up_after(&self) -> Duration {
         self.options.give_up_after
+    }
+
+    fn has_other_writers(&self) -> bool {
+        self.roles.are_for_all()
+    }
+
+    fn client(&self) -> u64 {
+        self.roles.client()
+    }
+
+    fn has_abandoned(&self, client: u64) -> bool {
+        self.roles.have_abandoned(client)
+    }
+
+    fn stuck_after(&self) -> Duration {
+        self.options.stuck_after
     }
 
     fn clear_bytes(&self) -> u64 {
@@ -237,7 +258,7 @@ impl Medium for RbdStore {
     fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
         let open = self.open();
         // A demotion waits until nothing has it open in this way.
-        if !self.roles.accepts() {
+        if !self.roles.accepts() || call.client != open.number {
             return Err(call);
         }
         match call.work {
@@ -259,7 +280,7 @@ impl Store for RbdStore {
             discards: !self.read_only,
             discard_granularity_bytes: DISCARD_BYTES,
             atomic_write_bytes_max: 0,
-            compare_write_bytes_max: u32::MAX,
+            compare_write_bytes_max: self.compare_write_bytes_max,
             volatile_cache: false,
             read_only: self.read_only,
             solid_state: true,
@@ -271,7 +292,7 @@ impl Store for RbdStore {
     fn refresh(&self) -> Result<Option<Traits>, String> {
         let answer = self.probe();
         // Nobody needs it now, and the gateways that decide about it probe it.
-        if self.options.standby && !self.roles.accepts() {
+        if self.options.access.is_some() && !self.roles.accepts() {
             return Ok(None);
         }
         answer?;

@@ -290,22 +290,26 @@ fn open_store(
             )?
         }
         StoreSpec::Rbd { image, names_unit } => {
-            let usual = rbd::Options::new(lun.block_bytes, lun.read_only);
-            // If it takes longer, another gateway takes over, and hosts must find its paths.
-            let patience = about.takeover.filter(|_| gateway.is_some()).unwrap_or(usual.give_up_after);
-            let options = rbd::Options {
-                names_unit: *names_unit,
-                standby: gateway.is_some(),
-                give_up_after: usual.give_up_after.min(patience),
-                ..usual
-            };
-            let store = rbd::open(image, options)?;
+            let store = rbd::open(image, image_options(about, lun, *names_unit))?;
             if let Some(gateway) = gateway {
                 gateway.open(store.clone());
             }
             store
         }
     })
+}
+
+fn image_options(about: &About, lun: &Lun, names_unit: bool) -> rbd::Options {
+    let usual = rbd::Options::new(lun.block_bytes, lun.read_only);
+    // If it takes longer, another gateway takes over, and hosts must find its paths.
+    let patience = about.takeover.filter(|_| lun.is_shared()).unwrap_or(usual.give_up_after);
+    rbd::Options {
+        names_unit,
+        access: lun.access,
+        give_up_after: usual.give_up_after.min(patience),
+        stuck_after: patience * 3 / 5,
+        ..usual
+    }
 }
 
 /// The initiator ports of a remote unit's lanes, once nothing is under way there that was sent before this

@@ -3,6 +3,7 @@
 
 use super::rados::{Client, ESHUTDOWN, OBJECT_BYTES};
 use crate::kernel::Kernel;
+use config::Access;
 use reactor::io::Tag;
 use scsi::storage::{Found, Traits};
 use std::cell::RefCell;
@@ -33,7 +34,7 @@ pub(super) struct Image {
 impl Image {
     pub(super) fn new(client: Client, size_bytes: u64, give_up_after: Duration) -> Arc<Image> {
         Arc::new(Image {
-            roles: Roles::new(false),
+            roles: Roles::new(Some(Access::One)),
             shared: Shared::new().expect("descriptors"),
             size_bytes,
             give_up_after,
@@ -66,7 +67,7 @@ impl Image {
 
     fn notice_fence(&self, call: &Call) {
         if call.answer == -i64::from(ESHUTDOWN) {
-            self.roles.fence();
+            self.roles.notice_fence();
         }
     }
 }
@@ -90,6 +91,18 @@ impl Medium for Image {
 
     fn give_up_after(&self) -> Duration {
         self.give_up_after
+    }
+
+    fn has_other_writers(&self) -> bool {
+        self.roles.are_for_all()
+    }
+
+    fn client(&self) -> u64 {
+        self.roles.client()
+    }
+
+    fn has_abandoned(&self, client: u64) -> bool {
+        self.roles.have_abandoned(client)
     }
 
     fn clear_bytes(&self) -> u64 {
@@ -150,6 +163,22 @@ impl Failover for Image {
 
     fn promote(&self, _fence: &[String]) -> Result<(), String> {
         unreachable!("the world does it")
+    }
+
+    fn catch_up(&self) -> Result<(), String> {
+        unreachable!("the world does it")
+    }
+
+    fn fence(&self, _clients: &[String]) -> Result<(), String> {
+        unreachable!("the world does it")
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.shared.is_stuck(self.roles.client())
+    }
+
+    fn abandon(&self) {
+        self.roles.abandon_client();
     }
 
     fn demote(&self) -> Result<(), String> {

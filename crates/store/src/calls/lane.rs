@@ -1,6 +1,6 @@
 //! One core's lane into a remote store: operations become calls, one after another.
 
-use super::{Call, Guard, Mailbox, Medium, Work};
+use super::{Call, Guard, Mailbox, Medium, Shared, Work};
 use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
 use crate::range::{Range, writes};
 use crate::stripes::{Hold, Mode};
@@ -57,6 +57,10 @@ struct Flight {
     /// When it last made progress.
     since: Time,
     is_cancelled: bool,
+    /// Its call is stuck, and the medium knows that.
+    is_stuck: bool,
+    /// The medium's client that makes its calls.
+    client: u64,
     /// `None`: the medium has it.
     call: Option<Box<Call>>,
 }
@@ -102,6 +106,12 @@ impl<M: Medium> CallLane<M> {
         }
         match *op {
             Op::Write { atomic: true, .. } => Some(Err(StoreError::Unsupported)),
+            Op::OrWrite { .. } if self.store.has_other_writers() => Some(Err(StoreError::Unsupported)),
+            Op::CompareAndWrite { .. }
+                if range.len > 0 && self.store.has_other_writers() && !self.store.swaps(range) =>
+            {
+                Some(Err(StoreError::Unsupported))
+            }
             Op::Extent { offset } => self.store.extent(offset).map(Ok),
             Op::Flush if self.store.is_read_only() => Some(DONE),
             Op::Flush => None,
@@ -138,8 +148,20 @@ impl<M: Medium> CallLane<M> {
         call.guard = Some(guard);
         let op = *op;
         let call = Some(call);
-        let flight =
-            Flight { id, op, range, number, phase, cleared: 0, part, since: now, is_cancelled: false, call };
+        let flight = Flight {
+            id,
+            op,
+            range,
+            number,
+            phase,
+            cleared: 0,
+            part,
+            since: now,
+            is_cancelled: false,
+            is_stuck: false,
+            client: self.store.client(),
+            call,
+        };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
             self.flights.len() - 1
@@ -161,6 +183,7 @@ impl<M: Medium> CallLane<M> {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
         let Some(mut call) = flight.call.take() else { return };
         call.slot = slot;
+        call.client = flight.client;
         flight.prepare(io, &mut call, self.store.size());
         match self.store.start(call) {
             Ok(()) => {
@@ -224,7 +247,11 @@ impl<M: Medium> CallLane<M> {
         let size = self.store.size();
         let flight = self.flights[slot].as_mut().expect("a call belongs to an operation");
         flight.since = io.now();
+        flight.is_no_longer_stuck(self.store.shared());
         if let Some(phase) = flight.instead_of_swap(&call) {
+            if phase == Phase::Read && self.store.has_other_writers() {
+                return self.finish(slot, Some(call), Err(StoreError::Unsupported), done);
+            }
             if phase == Phase::Read {
                 self.store.swaps_less();
             }
@@ -245,7 +272,8 @@ impl<M: Medium> CallLane<M> {
         outcome: Outcome,
         done: &mut Vec<(OpId, Outcome)>,
     ) {
-        let flight = self.flights[slot].take().expect("a finished operation exists");
+        let mut flight = self.flights[slot].take().expect("a finished operation exists");
+        flight.is_no_longer_stuck(self.store.shared());
         match call.or(flight.call) {
             Some(call) => self.keep(call),
             None => {
@@ -273,6 +301,17 @@ enum Step {
 }
 
 impl Flight {
+    /// Whether the medium may be changing its range.
+    fn is_being_changed(&self) -> bool {
+        self.call.is_none() && matches!(self.phase, Phase::Write | Phase::Clear | Phase::Swap)
+    }
+
+    fn is_no_longer_stuck(&mut self, shared: &Shared) {
+        if std::mem::take(&mut self.is_stuck) {
+            shared.mark_stuck(self.number, None);
+        }
+    }
+
     /// Fills in the next call.
     fn prepare<I: Io>(&self, io: &mut I, call: &mut Call, size: u64) {
         let offset = self.range.offset;
@@ -482,14 +521,27 @@ impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
         false
     }
 
-    /// What has made no progress for too long is reported as failed; its call holds its blocks until it has
-    /// ended.
+    /// What has made no progress for too long is reported as failed, unless others write to the medium; its
+    /// call holds its blocks until it has ended.
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         self.flush(io, done);
         let now = io.now();
-        let is_due = |flight: &Flight| now.since(flight.since) >= self.store.give_up_after();
-        let due: Vec<usize> =
-            (0..self.flights.len()).filter(|slot| self.flights[*slot].as_ref().is_some_and(is_due)).collect();
+        let store = &self.store;
+        let is_due = |flight: &mut Flight| {
+            let waited = now.since(flight.since);
+            if !(store.has_other_writers() && flight.is_being_changed()) {
+                return waited >= store.give_up_after() || store.has_abandoned(flight.client);
+            }
+            if waited >= store.stuck_after() && !flight.is_stuck {
+                flight.is_stuck = true;
+                store.shared().mark_stuck(flight.number, Some(flight.client));
+            }
+            store.has_abandoned(flight.client)
+        };
+        let mut due = Vec::new();
+        for (slot, flight) in self.flights.iter_mut().enumerate() {
+            due.extend(flight.as_mut().is_some_and(is_due).then_some(slot));
+        }
         if due.is_empty() {
             return;
         }

@@ -6,8 +6,8 @@ use super::{Client, Probe, RbdStore};
 use crate::bounded::Bounded;
 use crate::calls::{Mailbox, Shared};
 use crate::error::OpenError;
-use config::RbdImage;
 use config::names::identity;
+use config::{Access, RbdImage};
 use rustix::io::Errno;
 use scsi::storage::Identity;
 use std::ffi::{CStr, CString};
@@ -52,14 +52,25 @@ pub struct Options {
     pub names_unit: bool,
     /// How long an operation waits for the cluster.
     pub give_up_after: Duration,
-    /// It is opened without the lock, and accepts no operations until it is promoted (see [`crate::lane::Failover`]).
-    pub standby: bool,
+    /// With [`Access::All`]: how long a call that changes the image takes before it is stuck (see
+    /// [`crate::lane::Failover::is_stuck`]).
+    pub stuck_after: Duration,
+    /// Gateways share it: it is opened without the lock, and accepts no operations until it is promoted, or
+    /// has caught up (see [`crate::lane::Failover`]).
+    pub access: Option<Access>,
 }
 
 impl Options {
     /// For blocks of this size.
     pub fn new(block_bytes: u32, read_only: bool) -> Options {
-        Options { read_only, block_bytes, names_unit: false, give_up_after: GIVE_UP_AFTER, standby: false }
+        Options {
+            read_only,
+            block_bytes,
+            names_unit: false,
+            give_up_after: GIVE_UP_AFTER,
+            stuck_after: GIVE_UP_AFTER,
+            access: None,
+        }
     }
 }
 
@@ -89,7 +100,7 @@ pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenErr
     examine(place)?;
     let read_only = options.read_only || place.snapshot.is_some();
     let (image, client) = open_client(place, options)?;
-    if !read_only && !options.standby {
+    if !read_only && options.access.is_none() {
         lock(place, &image)?;
     }
     let asked = |what: &'static str| {
@@ -98,7 +109,13 @@ pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenErr
     let size = image.size().map_err(asked("its size"))?;
     check_size(place, size, options.block_bytes)?;
     let stripe_unit = image.stripe_unit().map_err(asked("its striping"))?.max(1);
-    let is_named = options.names_unit || options.standby;
+    let compare_write_bytes_max = match options.access {
+        // What librbd cannot do in one step, the lane does in several, as the only writer.
+        None | Some(Access::One) => u32::MAX,
+        Some(Access::All) => swapped_bytes(&image, options.block_bytes, stripe_unit)
+            .map_err(asked("how much of it can be compared and written"))?,
+    };
+    let is_named = options.names_unit || options.access.is_some();
     let id = is_named.then(|| name(place, &image)).transpose().map_err(asked("its identifier"))?;
     let no_memory =
         |error| fault(place, format!("cannot reserve memory: {error}"), "raise the limits (ulimit -v, -n)");
@@ -110,13 +127,14 @@ pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenErr
         place: place.clone(),
         options,
         open: RwLock::new(Client { image: Some(Arc::new(image)), number: 0, address: client }),
-        roles: Roles::new(!options.standby),
+        roles: Roles::new(options.access),
         changes: Bounded::new(roles::PATIENCE, 1),
         extents: super::extents::Extents::default(),
         shared,
         size: AtomicU64::new(size),
         stripe_unit,
         swaps_objects: AtomicBool::new(true),
+        compare_write_bytes_max,
         read_only,
         id,
         probe: Mutex::new(Probe { mail, asked: None, next: Instant::now(), failed: None }),
@@ -138,10 +156,7 @@ pub(super) fn open_client(place: &RbdImage, options: Options) -> Result<(Image, 
     let read_only = options.read_only || place.snapshot.is_some();
     let image = open_image(place, read_only)?;
     check_options(place, &image)?;
-    if options.standby && !read_only && !has_lock(place, &image)? {
-        let remedy = "enable it (rbd feature enable POOL/IMAGE exclusive-lock)";
-        return Err(fault(place, "it has no exclusive lock, which gateways need", remedy));
-    }
+    check_lock(place, &image, options.access.filter(|_| !read_only))?;
     let client = image
         .cluster()
         .address()
@@ -266,6 +281,25 @@ fn has_lock(place: &RbdImage, image: &Image) -> Result<bool, OpenError> {
     image.has_lock().map_err(|error| fault(place, format!("its features: {}", text(error)), SEE_CEPH))
 }
 
+/// Whether the image has the exclusive lock that gateways need, or do not.
+fn check_lock(place: &RbdImage, image: &Image, access: Option<Access>) -> Result<(), OpenError> {
+    let Some(access) = access else { return Ok(()) };
+    match (access, has_lock(place, image)?) {
+        (Access::One, true) | (Access::All, false) => Ok(()),
+        (Access::One, false) => {
+            let remedy = "enable it (rbd feature enable POOL/IMAGE exclusive-lock)";
+            Err(fault(place, "it has no exclusive lock, which gateways need", remedy))
+        }
+        (Access::All, true) => {
+            let problem =
+                "it has the feature exclusive-lock, with which only one gateway at a time can write to it";
+            let remedy = "disable it (rbd feature disable POOL/IMAGE fast-diff object-map exclusive-lock, without \
+            those that rbd info does not show), or write access = \"one\"";
+            Err(fault(place, problem, remedy))
+        }
+    }
+}
+
 fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
     if !has_lock(place, image)? {
         tracing::warn!(
@@ -285,6 +319,21 @@ fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
         Errno::PERM | Errno::ACCESS => fault(place, format!("it cannot be locked: {}", text(error)), CAPS),
         _ => fault(place, format!("it cannot be locked: {}", text(error)), SEE_CEPH),
     })
+}
+
+/// The most bytes that librbd compares and writes in one step: one block, or none. The same for each gateway,
+/// so a longer range that this one's librbd supports does not count.
+fn swapped_bytes(image: &Image, block_bytes: u32, stripe_unit: u64) -> Result<u32, i32> {
+    if u64::from(block_bytes) > stripe_unit / 2 {
+        return Ok(0);
+    }
+    if u64::from(block_bytes) <= super::SECTOR_BYTES {
+        return Ok(block_bytes);
+    }
+    // Random, so that it is not equal, and nothing is written.
+    let mut bytes = vec![0; block_bytes as usize];
+    getrandom::fill(&mut bytes).map_err(|_| Errno::IO.raw_os_error())?;
+    Ok(if image.swaps(&bytes)? { block_bytes } else { 0 })
 }
 
 fn check_size(place: &RbdImage, size: u64, block_bytes: u32) -> Result<(), OpenError> {

@@ -1,20 +1,23 @@
-//! Which of the gateways that share an image writes to it: the one with the exclusive lock. The others have
-//! it open, in standby.
+//! Which of the gateways that share an image access it. With [`Access::One`] it is the one with the exclusive
+//! lock; the others have it open, in standby. With [`Access::All`] there is no lock: gateways access it once
+//! they are registered, and until they are fenced.
 //!
 //! What a client has sent and the cluster has not executed yet must never overwrite what is written after its
 //! lock was broken. The monitors agree that the OSDs refuse what it sends (the blocklist), which creates a
 //! new map of the OSDs. A client that has this map sends its number with each operation, and an OSD that does
 //! not have it yet gets it before it executes the operation; from then on it refuses the old client. So
-//! operations are accepted once the image's own client has the map.
+//! operations are accepted once the image's own client has the map. If several gateways access the image, a
+//! fence is complete when each of them has it.
 
 use super::open::{BLOCKLIST_SECONDS, SEE_CEPH, fault, name, open_client, text};
 use super::sys::{Image, c_text};
 use super::{Client, RbdStore, close};
 use crate::lane::Failover;
 use crate::rados::SILENCE;
+use config::Access;
 use rustix::io::Errno;
 use std::mem::replace;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -81,8 +84,13 @@ pub trait Exclusive {
 
 /// What this client may do.
 pub struct Roles {
+    access: Option<Access>,
+    /// The number of the client: how many there were before.
+    client: AtomicU64,
     is_active: AtomicBool,
     is_fenced: AtomicBool,
+    /// Its fence is complete.
+    is_abandoned: AtomicBool,
     /// Changes so far: one that has timed out must not make it active.
     change: Mutex<u64>,
 }
@@ -106,9 +114,32 @@ pub struct Named<'a> {
 }
 
 impl Roles {
-    /// Creates the roles of a client that is active or not.
-    pub fn new(is_active: bool) -> Roles {
-        Roles { is_active: is_active.into(), is_fenced: false.into(), change: Mutex::default() }
+    /// Creates the roles of a gateway's client, in standby. `None`: no gateways share the image, and the
+    /// client is active.
+    pub fn new(access: Option<Access>) -> Roles {
+        Roles {
+            access,
+            client: AtomicU64::new(0),
+            is_active: access.is_none().into(),
+            is_fenced: false.into(),
+            is_abandoned: false.into(),
+            change: Mutex::default(),
+        }
+    }
+
+    /// Whether all gateways access the image.
+    pub fn are_for_all(&self) -> bool {
+        self.access == Some(Access::All)
+    }
+
+    /// The number of the present client.
+    pub fn client(&self) -> u64 {
+        self.client.load(Ordering::Acquire)
+    }
+
+    /// Whether the fence of the client with this number is complete.
+    pub fn have_abandoned(&self, client: u64) -> bool {
+        self.are_for_all() && (client != self.client() || self.is_abandoned.load(Ordering::Acquire))
     }
 
     /// Whether operations are accepted.
@@ -122,7 +153,7 @@ impl Roles {
     }
 
     /// The cluster has fenced this client.
-    pub fn fence(&self) {
+    pub fn notice_fence(&self) {
         self.is_fenced.store(true, Ordering::Release);
     }
 
@@ -130,10 +161,16 @@ impl Roles {
         self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The fence of this client is complete. It accepts no operations any more.
+    pub fn abandon_client(&self) {
+        self.deactivate();
+        self.is_abandoned.store(true, Ordering::Release);
+    }
+
     /// Accepts operations, if this is still the last change.
     fn activate(&self, number: u64) -> bool {
         let change = self.change();
-        let is_last = *change == number && !self.is_fenced();
+        let is_last = *change == number && !self.is_fenced() && !self.have_abandoned(self.client());
         if is_last {
             self.is_active.store(true, Ordering::Release);
         }
@@ -149,7 +186,9 @@ impl Roles {
     /// It is another client, in standby.
     pub fn renew(&self) {
         self.is_active.store(false, Ordering::Release);
+        self.client.fetch_add(1, Ordering::AcqRel);
         self.is_fenced.store(false, Ordering::Release);
+        self.is_abandoned.store(false, Ordering::Release);
     }
 
     /// Begins to become active.
@@ -183,11 +222,47 @@ impl Roles {
         if taken.is_ok() && (was_active || self.activate(number)) {
             return Ok(());
         }
-        if !was_active {
+        if !was_active && self.locks(named) {
             let _ = named.image.unlock();
         }
         let shut_out = || self.failed(named.name, "it cannot be used", Errno::SHUTDOWN.raw_os_error());
         taken.and_then(|()| Err(if self.is_fenced() { shut_out() } else { named.name.to_owned() }))
+    }
+
+    /// Accepts operations once they carry what was fenced so far.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    pub fn catch_up(
+        &self,
+        named: Named<'_>,
+        attempt: Attempt,
+        resized: impl FnOnce(u64),
+    ) -> Result<(), String> {
+        assert!(self.are_for_all(), "only one gateway accesses it, and needs the lock");
+        self.promote(named, attempt, &[], resized)
+    }
+
+    /// Fences clients; the operations of this one, whose address is `own`, carry that. It may be one of them.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    pub fn fence(&self, named: Named<'_>, clients: &[String], own: &str) -> Result<(), String> {
+        let failed = |what: &'static str| move |error| self.failed(named.name, what, error);
+        for client in clients {
+            named.image.blocklist(client).map_err(failed("shutting a client out"))?;
+        }
+        if clients.iter().any(|client| client == own) {
+            // It has no operations any more that would have to carry it.
+            self.notice_fence();
+            return Ok(());
+        }
+        named.image.wait_for_latest_map().map_err(failed("the map of its OSDs"))
+    }
+
+    /// Whether this client needs the image's lock.
+    fn locks(&self, named: Named<'_>) -> bool {
+        !named.read_only && !self.are_for_all()
     }
 
     /// Releases the lock, once everything started has ended.
@@ -197,7 +272,12 @@ impl Roles {
     pub fn release(&self, named: Named<'_>) -> Result<(), String> {
         let failed = |what: &'static str| move |error| self.failed(named.name, what, error);
         let image = named.image;
-        if !named.read_only && !self.is_fenced() && image.owns_lock().map_err(failed("its lock"))? {
+        if self.are_for_all() {
+            // What was fenced may never end.
+            let is_over = self.is_fenced() || self.have_abandoned(self.client());
+            return if is_over { Ok(()) } else { image.flush().map_err(failed("flushing it")) };
+        }
+        if self.locks(named) && !self.is_fenced() && image.owns_lock().map_err(failed("its lock"))? {
             image.flush().map_err(failed("flushing it"))?;
             image.unlock().map_err(failed("its lock cannot be released"))?;
         }
@@ -206,7 +286,7 @@ impl Roles {
 
     fn failed(&self, name: &str, what: &str, error: i32) -> String {
         if error == Errno::SHUTDOWN.raw_os_error() {
-            self.fence();
+            self.notice_fence();
         }
         format!("{name}: {what}: {}", text(error))
     }
@@ -218,7 +298,7 @@ impl Roles {
         for client in fence {
             image.blocklist(client).map_err(failed("shutting a client out"))?;
         }
-        if !named.read_only && !image.owns_lock().map_err(failed("its lock"))? {
+        if self.locks(named) && !image.owns_lock().map_err(failed("its lock"))? {
             self.break_lock(named, fence)?;
             image.lock().map_err(failed("it cannot be locked"))?;
         }
@@ -298,6 +378,37 @@ impl Failover for RbdStore {
         });
         // It may have become active after all.
         promoted.unwrap_or_else(|| if self.roles.abandon(attempt) { Ok(()) } else { self.unanswered() })
+    }
+
+    fn catch_up(&self) -> Result<(), String> {
+        let attempt = self.roles.attempt();
+        let caught_up = self.change(move |store| {
+            let image = store.image();
+            let resized = |size| store.size.store(size, Ordering::Relaxed);
+            store.roles.catch_up(store.named(&image), attempt, resized)
+        });
+        caught_up.unwrap_or_else(|| if self.roles.abandon(attempt) { Ok(()) } else { self.unanswered() })
+    }
+
+    fn fence(&self, clients: &[String]) -> Result<(), String> {
+        let clients = clients.to_vec();
+        let fenced = self.change(move |store| {
+            let image = store.image();
+            let own = store.open().address.clone();
+            store.roles.fence(store.named(&image), &clients, &own)
+        });
+        fenced.unwrap_or_else(|| self.unanswered())
+    }
+
+    fn is_stuck(&self) -> bool {
+        let client = self.roles.client();
+        self.shared.is_stuck(client) && !self.roles.have_abandoned(client)
+    }
+
+    fn abandon(&self) {
+        if self.roles.are_for_all() {
+            self.roles.abandon_client();
+        }
     }
 
     fn demote(&self) -> Result<(), String> {

@@ -140,6 +140,7 @@ functions! {
     rbd_aio_write: fn(Handle, u64, usize, *const c_char, Handle) -> c_int, in Rbd;
     rbd_aio_write_zeroes: fn(Handle, u64, usize, Handle, c_int, c_int) -> c_int, in Rbd;
     rbd_aio_compare_and_write: fn(Handle, u64, usize, *const c_char, *const c_char, Handle, *mut u64, c_int) -> isize, in Rbd;
+    rbd_compare_and_write: fn(Handle, u64, usize, *const c_char, *const c_char, *mut u64, c_int) -> isize, in Rbd;
     rbd_diff_iterate2: fn(Handle, *const c_char, u64, u64, u8, u8, ExtentCallback, *mut c_void) -> c_int, in Rbd;
     rbd_aio_flush: fn(Handle, Handle) -> c_int, in Rbd;
 }
@@ -423,6 +424,31 @@ impl Image {
         // SAFETY: the list was allocated by the library.
         unsafe { (self.library().rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
         Ok(value)
+    }
+
+    /// Compares the image's beginning with as many bytes, and writes these if they are equal; returns whether
+    /// librbd can do that in one step. Blocks.
+    pub(crate) fn swaps(&self, bytes: &[u8]) -> Result<bool, i32> {
+        let (mut mismatch, data) = (0, bytes.as_ptr().cast::<c_char>());
+        // SAFETY: the image is open, the library reads as many bytes, and writes one number.
+        let answer = unsafe {
+            (self.library().rbd_compare_and_write)(
+                self.image,
+                0,
+                bytes.len(),
+                data,
+                data,
+                &raw mut mismatch,
+                0,
+            )
+        };
+        let error = |answer: isize| i32::try_from(answer.saturating_neg()).unwrap_or(i32::MAX);
+        match error(answer.min(0)) {
+            0 => Ok(true),
+            number if number == rustix::io::Errno::ILSEQ.raw_os_error() => Ok(true),
+            number if number == rustix::io::Errno::INVAL.raw_os_error() => Ok(false),
+            number => Err(number),
+        }
     }
 
     /// Finds whether anything is allocated from there on, and how far that applies, within this many bytes.

@@ -4,7 +4,7 @@
 use crate::support::ceph::{Ceph, POOL};
 use crate::support::rig::Rig;
 use crate::support::{Kernel, tool};
-use config::RbdImage;
+use config::{Access, RbdImage};
 use reactor::uring::Uring;
 use scsi::storage::StoreError;
 use std::io::{BufRead, BufReader, Lines};
@@ -35,7 +35,7 @@ fn place(conf: &str) -> RbdImage {
 }
 
 fn standby(conf: &str) -> Arc<RbdStore> {
-    let options = Options { standby: true, names_unit: true, ..Options::new(512, false) };
+    let options = Options { access: Some(Access::One), names_unit: true, ..Options::new(512, false) };
     rbd::open(&place(conf), options).expect("it opens")
 }
 
@@ -228,7 +228,7 @@ mod soak {
     fn an_image_without_a_lock_is_not_shared() {
         let ceph = Ceph::start();
         ceph.rbd(&["create", "--size", "8M", "--image-feature", "layering", &format!("{POOL}/{IMAGE}")]);
-        let options = Options { standby: true, ..Options::new(512, false) };
+        let options = Options { access: Some(Access::One), ..Options::new(512, false) };
         let refused =
             rbd::open(&place(&ceph.conf()), options).map(drop).expect_err("it has no lock").to_string();
         assert!(refused.contains("rbd feature enable"), "{refused}");

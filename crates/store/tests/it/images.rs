@@ -4,7 +4,7 @@ mod soak {
     use crate::support::Kernel;
     use crate::support::ceph::{Ceph, POOL};
     use crate::support::rig::Rig;
-    use config::RbdImage;
+    use config::{Access, RbdImage};
     use reactor::uring::Uring;
     use scsi::storage::{Found, StoreError};
     use std::sync::Arc;
@@ -45,7 +45,7 @@ mod soak {
         ceph.rbd(&["namespace", "create", &format!("{POOL}/own")]);
         ceph.rbd(&["create", "--size", "64M", &format!("{POOL}/own/disk")]);
         let keyring = ceph.key("lunette", "profile rbd", &format!("profile rbd pool={POOL} namespace=own"));
-        let options = Options { standby: true, names_unit: true, ..Options::new(512, false) };
+        let options = Options { access: Some(Access::One), names_unit: true, ..Options::new(512, false) };
         let place = place(&ceph, &format!("{POOL}/own/disk"));
         let keyless = RbdImage { client: Some("lunette".into()), ..place };
         let refused = rbd::open(&keyless, options).map(drop).expect_err("it has no key").to_string();
@@ -76,7 +76,7 @@ mod soak {
         let first = open(&ceph, "disk");
         let mut guest = rig(&first);
         guest.write(0, &BLOCK).expect("a write");
-        let options = Options { standby: true, ..Options::new(512, false) };
+        let options = Options { access: Some(Access::One), ..Options::new(512, false) };
         let other = rbd::open(&place(&ceph, &format!("{POOL}/disk")), options).expect("it opens");
         other.promote(&[Failover::client(&*first).expect("it is open")]).expect("its lock is broken");
         wait_until("it finds that out without commands", || first.is_fenced() || first.refresh().is_err());

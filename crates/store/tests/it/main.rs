@@ -10,5 +10,6 @@ mod long;
 mod lost;
 mod nbd;
 mod opening;
+mod shared;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,351 @@
+//! How a lane handles a medium that other clients write to as well: nothing that may still be changing it is
+//! reported before that is over, and nothing is done in two steps.
+#![expect(clippy::vec_box, reason = "calls stay where they are")]
+
+use crate::support::Kernel;
+use crate::support::rig::Rig;
+use config::Access;
+use reactor::io::Tag;
+use reactor::uring::Uring;
+use rustix::io::Errno;
+use scsi::storage::{Found, StoreError, Traits};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::calls::{Call, CallLane, Medium, Range, Shared, Work};
+use store::lane::{Backend, Lane, Op, Store};
+use store::rbd::roles::{Exclusive, Named, Roles};
+
+const SECTOR: u64 = 512;
+const SIZE: u64 = 1 << 20;
+const UNAVAILABLE: Result<Found, StoreError> = Err(StoreError::Unavailable);
+const UNSUPPORTED: Result<Found, StoreError> = Err(StoreError::Unsupported);
+
+/// A medium that answers when the test wants it. Everything takes too long at once.
+struct Slow {
+    roles: Roles,
+    shared: Arc<Shared>,
+    calls: Mutex<Vec<Box<Call>>>,
+}
+
+impl Slow {
+    fn new(access: Access) -> Arc<Slow> {
+        let roles = Roles::new(Some(access));
+        roles.promote(named(&Cluster::default()), roles.attempt(), &[], |_| {}).expect("it is active");
+        Arc::new(Slow { roles, shared: Shared::new().expect("descriptors"), calls: Mutex::default() })
+    }
+
+    /// The work of the calls that it has.
+    fn has(&self) -> Vec<Work> {
+        self.calls.lock().unwrap().iter().map(|call| call.work).collect()
+    }
+
+    /// Answers the first of them.
+    fn answer(&self, answer: i64) {
+        let mut call = self.calls.lock().unwrap().remove(0);
+        call.answer = answer;
+        Call::answered(call);
+    }
+
+    fn fails(&self, error: Errno) {
+        self.answer(-i64::from(error.raw_os_error()));
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.shared.is_stuck(self.roles.client())
+    }
+}
+
+impl Medium for Slow {
+    fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn size(&self) -> u64 {
+        SIZE
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn is_lost(&self) -> bool {
+        !self.roles.accepts()
+    }
+
+    fn give_up_after(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn clear_bytes(&self) -> u64 {
+        SIZE / 4
+    }
+
+    fn extent(&self, _offset: u64) -> Option<Found> {
+        None
+    }
+
+    fn has_other_writers(&self) -> bool {
+        self.roles.are_for_all()
+    }
+
+    fn client(&self) -> u64 {
+        self.roles.client()
+    }
+
+    fn has_abandoned(&self, client: u64) -> bool {
+        self.roles.have_abandoned(client)
+    }
+
+    fn stuck_after(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn swaps(&self, range: Range) -> bool {
+        range.len <= SECTOR
+    }
+
+    fn accepts(&self, call: &Call) -> bool {
+        if call.answer == -i64::from(Errno::SHUTDOWN.raw_os_error()) {
+            self.roles.notice_fence();
+        }
+        call.client == self.roles.client() && !self.roles.is_fenced()
+    }
+
+    fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
+        if !self.roles.accepts() || call.client != self.roles.client() {
+            return Err(call);
+        }
+        self.calls.lock().unwrap().push(call);
+        Ok(())
+    }
+}
+
+impl Store for Slow {
+    fn traits(&self) -> Traits {
+        Traits { size_bytes: SIZE, ..Traits::NONE }
+    }
+
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        Ok(None)
+    }
+
+    fn describe(&self) -> String {
+        "slow".into()
+    }
+}
+
+impl Backend<Uring> for Slow {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Uring>> {
+        Box::new(CallLane::new(self, tags))
+    }
+}
+
+/// A cluster that notes what is requested of it.
+#[derive(Default)]
+struct Cluster {
+    asked: Mutex<Vec<String>>,
+}
+
+impl Cluster {
+    fn ask(&self, what: &str) -> Result<(), i32> {
+        self.asked.lock().unwrap().push(what.into());
+        Ok(())
+    }
+
+    fn was_asked(&self) -> String {
+        std::mem::take(&mut *self.asked.lock().unwrap()).join(", ")
+    }
+}
+
+impl Exclusive for Cluster {
+    fn blocklist(&self, client: &str) -> Result<(), i32> {
+        self.ask(&format!("fence {client}"))
+    }
+
+    fn wait_for_latest_map(&self) -> Result<(), i32> {
+        self.ask("map")
+    }
+
+    fn owns_lock(&self) -> Result<bool, i32> {
+        self.ask("owns").map(|()| false)
+    }
+
+    fn lock_owner(&self) -> Result<Option<String>, i32> {
+        self.ask("owner").map(|()| None)
+    }
+
+    fn break_lock(&self, owner: &str) -> Result<(), i32> {
+        self.ask(&format!("break {owner}"))
+    }
+
+    fn lock(&self) -> Result<(), i32> {
+        self.ask("lock")
+    }
+
+    fn unlock(&self) -> Result<(), i32> {
+        self.ask("unlock")
+    }
+
+    fn flush(&self) -> Result<(), i32> {
+        self.ask("flush")
+    }
+
+    fn size(&self) -> Result<u64, i32> {
+        self.ask("size").map(|()| SIZE)
+    }
+}
+
+fn named(cluster: &Cluster) -> Named<'_> {
+    Named { image: cluster, name: "p/disk", read_only: false }
+}
+
+fn rig(store: &Arc<Slow>) -> Rig<Uring> {
+    Rig::new(Uring::start(), store)
+}
+
+impl Rig<Uring> {
+    /// The outcomes reported by now.
+    fn reports(&mut self) -> Vec<Result<Found, StoreError>> {
+        self.poll();
+        self.lane.tick(&mut self.io, &mut self.finished);
+        self.finished.drain(..).map(|(_, outcome)| outcome).collect()
+    }
+
+    fn begin(&mut self, op: Op) {
+        self.start(&op);
+    }
+
+    fn write_op(&self, offset: u64) -> Op {
+        Op::Write { offset, from: self.room(0, SECTOR as usize), durable: false, atomic: false }
+    }
+
+    fn swap_op(&self, len: u64) -> Op {
+        let (compare, write) = (self.room(0, len as usize), self.room(1, len as usize));
+        Op::CompareAndWrite { offset: 0, compare, write, durable: false }
+    }
+}
+
+/// Everything that changes the medium.
+fn changes(rig: &Rig<Uring>) -> [Op; 4] {
+    let offset = 8 * SECTOR;
+    let zero = Op::Zero { offset, len: SECTOR, unmap: false, durable: false };
+    [rig.write_op(offset), zero, Op::Discard { offset, len: SECTOR }, rig.swap_op(SECTOR)]
+}
+
+#[test]
+fn what_only_one_gateway_writes_is_not_waited_for() {
+    let store = Slow::new(Access::One);
+    let mut rig = rig(&store);
+    for change in changes(&rig) {
+        rig.begin(change);
+        assert_eq!(rig.reports(), [UNAVAILABLE], "{change:?}");
+        assert!(!store.is_stuck());
+        store.answer(0);
+        assert_eq!(rig.reports(), []);
+    }
+}
+
+#[test]
+fn a_change_is_reported_with_the_end_of_its_call_and_not_before() {
+    let store = Slow::new(Access::All);
+    let mut rig = rig(&store);
+    for change in changes(&rig) {
+        rig.begin(change);
+        assert_eq!(rig.reports(), [], "{change:?}");
+        assert!(store.is_stuck());
+        store.answer(0);
+        assert_eq!(rig.reports(), [Ok(Found::Nothing)], "{change:?}");
+        assert!(!store.is_stuck());
+        rig.begin(change);
+        assert_eq!(rig.reports(), []);
+        store.fails(Errno::IO);
+        assert_eq!(rig.reports(), [Err(StoreError::WriteFailed)], "{change:?}");
+    }
+    rig.begin(Op::Read { offset: 0, into: rig.room(0, 512) });
+    assert_eq!(rig.reports(), [UNAVAILABLE], "a read changes nothing");
+    assert!(!store.is_stuck());
+}
+
+#[test]
+fn the_first_refusal_of_a_fenced_client_ends_nothing_but_its_own_operation() {
+    let store = Slow::new(Access::All);
+    let mut rig = rig(&store);
+    for nth in 0..3 {
+        rig.begin(rig.write_op(nth * SECTOR * 8));
+    }
+    store.fails(Errno::SHUTDOWN);
+    assert_eq!(rig.reports(), [UNAVAILABLE]);
+    assert!(store.roles.is_fenced() && store.is_stuck());
+    assert_eq!(rig.reports(), [], "other OSDs may not know of the fence");
+    rig.begin(rig.write_op(0));
+    assert_eq!(rig.reports(), [UNAVAILABLE], "it is not begun");
+    store.answer(0);
+    assert_eq!(rig.reports(), [UNAVAILABLE], "what a fenced client has done is not reported as done");
+    store.roles.abandon_client();
+    assert_eq!(rig.reports(), [UNAVAILABLE]);
+    assert_eq!(rig.lane.in_flight(), 0);
+}
+
+#[test]
+fn an_abandoned_client_waits_for_nothing_and_a_new_one_is_not_stuck_with_its_calls() {
+    let store = Slow::new(Access::All);
+    let mut rig = rig(&store);
+    rig.begin(rig.write_op(0));
+    rig.begin(rig.write_op(0));
+    assert_eq!((rig.reports(), store.has().len()), (vec![UNAVAILABLE], 1), "the other one was not begun");
+    store.roles.abandon_client();
+    assert_eq!(rig.reports(), [UNAVAILABLE]);
+    let cluster = Cluster::default();
+    let late = store.roles.catch_up(named(&cluster), store.roles.attempt(), |_| {});
+    assert!(late.is_err() && !store.roles.accepts(), "it is not used any more");
+    store.roles.release(named(&cluster)).expect("nothing of it is waited for");
+    assert_eq!(cluster.was_asked(), "map, size");
+
+    store.roles.renew();
+    store.roles.catch_up(named(&cluster), store.roles.attempt(), |_| {}).expect("it is new");
+    assert!(store.roles.accepts() && !store.is_stuck());
+    rig.begin(rig.write_op(8 * SECTOR));
+    store.answer(0);
+    assert_eq!(rig.reports(), [], "the old call has ended");
+    store.answer(0);
+    assert_eq!(rig.reports(), [Ok(Found::Nothing)]);
+}
+
+#[test]
+fn nothing_is_read_and_then_written_where_others_may_write_in_between() {
+    let store = Slow::new(Access::All);
+    let mut rig = rig(&store);
+    rig.begin(rig.swap_op(2 * SECTOR));
+    rig.begin(Op::OrWrite { offset: 0, from: rig.room(0, 512), durable: false });
+    assert_eq!((rig.reports(), store.has()), (vec![UNSUPPORTED, UNSUPPORTED], vec![]));
+    rig.begin(rig.swap_op(SECTOR));
+    store.fails(Errno::INVAL);
+    assert_eq!((rig.reports(), store.has()), (vec![UNSUPPORTED], vec![]), "not even if librbd cannot do it");
+    // A difference is located by a read, and compared again if there is none any more.
+    rig.begin(rig.swap_op(SECTOR));
+    store.fails(Errno::ILSEQ);
+    rig.poll();
+    assert_eq!(store.has(), [Work::Read { offset: 0 }]);
+    store.answer(SECTOR as i64);
+    rig.poll();
+    assert_eq!(store.has(), [Work::CompareAndWrite { offset: 0 }]);
+    store.answer(0);
+    assert_eq!(rig.reports(), [Ok(Found::Nothing)]);
+}
+
+#[test]
+fn gateways_that_all_write_take_no_lock() {
+    let (roles, cluster) = (Roles::new(Some(Access::All)), Cluster::default());
+    assert!(!roles.accepts());
+    roles.catch_up(named(&cluster), roles.attempt(), |size| assert_eq!(size, SIZE)).expect("it joins");
+    assert_eq!((roles.accepts(), cluster.was_asked().as_str()), (true, "map, size"));
+    roles.fence(named(&cluster), &["a".into(), "b".into()], "me").expect("it has them fenced");
+    assert_eq!(cluster.was_asked(), "fence a, fence b, map");
+    roles.promote(named(&cluster), roles.attempt(), &["c".into()], |_| {}).expect("it takes over");
+    assert_eq!((roles.accepts(), cluster.was_asked().as_str()), (true, "fence c, map, size"));
+    roles.deactivate();
+    roles.release(named(&cluster)).expect("it leaves");
+    assert_eq!((roles.accepts(), cluster.was_asked().as_str()), (false, "flush"));
+    roles.fence(named(&cluster), &["me".into()], "me").expect("it has itself fenced");
+    assert_eq!((roles.is_fenced(), cluster.was_asked().as_str()), (true, "fence me"));
+}
