@@ -34,7 +34,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
-use wire::iscsi::{AsyncEvent, FunctionResponse, TaskFunction};
+use wire::iscsi::{AsyncEvent, TaskFunction};
 use wire::scsi::command::{Read10, SynchronizeCache10, Write10};
 use wire::{Cdb, Places};
 
@@ -151,6 +151,15 @@ struct Task {
     /// The write that COMPARE AND WRITE or VERIFY compares with.
     compares: Option<WriteId>,
     is_aborting: bool,
+    /// Its target is known to have received it.
+    has_arrived: bool,
+}
+
+impl Task {
+    fn new(id: TaskId, unit: usize, kind: Kind, places: Places, began: Time) -> Task {
+        let (access, compares, is_aborting, has_arrived) = (0, None, false, false);
+        Task { id, unit, kind, places, began, access, compares, is_aborting, has_arrived }
+    }
 }
 
 /// A command to begin.
@@ -325,6 +334,7 @@ impl Initiator {
         }
         self.completions = completions;
         self.feed()?;
+        self.look_at_arrivals(self.kernel.now());
         match (&self.state, self.aim) {
             (State::Away, Aim::Work | Aim::Settle) => self.connect(),
             (State::Away | State::Connecting, _) => {}
@@ -414,16 +424,7 @@ impl Initiator {
                 }
             }
             Event::Completed(completion) => self.ended(completion)?,
-            Event::FunctionDone { id, response } => {
-                self.note(&[2, u64::from(response.0)], || format!("function {} ends: {response:?}", id.0));
-                if let Some(at) = self.functions.iter().position(|asked| asked.id == id) {
-                    let asked = self.functions.swap_remove(at);
-                    self.answered(now, &asked)?;
-                }
-                if !matches!(response, FunctionResponse::COMPLETE | FunctionResponse::NO_TASK) {
-                    return Err(format!("a function was answered with {response:?}"));
-                }
-            }
+            Event::FunctionDone { id, response } => self.function_ended(now, id, response)?,
             Event::Async { event, .. } if event == AsyncEvent::LOGOUT_REQUEST => self.logout(),
             Event::Async { .. } | Event::Text(_) | Event::Pong(_) => {}
             Event::Rejected { reason, opcode } => {
@@ -745,9 +746,8 @@ impl Initiator {
         });
         let unit = &mut self.reservations.borrow_mut()[range.unit];
         let access = unit.access(self.index, !matches!(kind, Kind::Read(_)));
-        let (unit, compares, is_aborting) = (range.unit, None, false);
         self.meter.borrow_mut().begins(now);
-        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
+        self.tasks.push(Task { access, ..Task::new(id, range.unit, kind, place, now) });
     }
 
     /// Withdraws a command that could not be sent.

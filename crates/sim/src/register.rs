@@ -175,6 +175,8 @@ pub(crate) struct Registers {
     has_fenced: Vec<bool>,
     /// Outstanding ORWRITEs of zeros.
     rewrites: Vec<(Range, WriteId)>,
+    /// Since when each write that has not ended is known to have reached its target.
+    arrived: HashMap<u64, Time>,
 }
 
 impl Registers {
@@ -197,6 +199,7 @@ impl Registers {
             gone: Time(0),
             has_fenced,
             rewrites: Vec::new(),
+            arrived: HashMap::new(),
         }
     }
 
@@ -336,6 +339,7 @@ impl Registers {
         id: WriteId,
         fate: Fate,
     ) -> Result<(), String> {
+        self.arrived.remove(&id.0);
         let is_rewrite = self.rewrites.iter().position(|(_, one)| *one == id);
         is_rewrite.map(|at| self.rewrites.swap_remove(at));
         // It need not have undone a loss.
@@ -399,6 +403,20 @@ impl Registers {
             }
         }
         self.has_fenced[unit] = self.units[unit].iter().flatten().any(|one| one.is_fenced);
+    }
+
+    /// A write has reached its target.
+    pub(crate) fn arrives(&mut self, now: Time, id: WriteId) {
+        self.arrived.entry(id.0).or_insert(now);
+    }
+
+    /// A reset of a unit, begun at `began`, is complete: whatever had reached its target by then has ended (SAM-5 section 6.3.3).
+    pub(crate) fn reset(&mut self, now: Time, began: Time, unit: usize) {
+        let arrived = &self.arrived;
+        let is_reset = |one: &&mut Candidate| arrived.get(&one.id.0).is_some_and(|arrived| *arrived < began);
+        for one in self.units[unit].iter_mut().flatten().filter(is_reset) {
+            (one.end, one.is_fenced) = (one.end.min(now), false);
+        }
     }
 
     /// What these have begun before these times takes no effect any more in these blocks.

@@ -1,6 +1,7 @@
 //! A model of PERSISTENT RESERVE OUT, from SPC-4 section 5.13 alone, and of RESERVE and RELEASE, from SPC-2
 //! section 5.5: the states that each command may have found, for any order of concurrent ones.
 
+use proto::time::Time;
 use std::collections::BTreeSet;
 
 /// RESERVATION TYPE (SPC-4 table 175).
@@ -70,6 +71,8 @@ pub(crate) enum Verdict {
     Good,
     Conflict,
     Check,
+    /// It was not executed, and will not be.
+    Never,
 }
 
 /// The registrations of all initiators, and the reservation.
@@ -222,6 +225,8 @@ struct ReserveOut {
     action: Action,
     /// Initiators whose commands it aborts, if nothing else happens meanwhile.
     victims: Vec<usize>,
+    /// Since when it is known to have reached its target.
+    arrived: Option<Time>,
 }
 
 /// A medium command.
@@ -307,7 +312,7 @@ impl Reservations {
         self.turns += 1;
         let victims = self.victims(from, action);
         self.orders.iter_mut().for_each(|order| order.victims.clear());
-        self.orders.push(ReserveOut { id: self.next, from, key, action, victims });
+        self.orders.push(ReserveOut { id: self.next, from, key, action, victims, arrived: None });
         let mut fresh: Vec<Way> = self.ways.iter().cloned().collect();
         while let Some(way) = fresh.pop() {
             for order in &self.orders {
@@ -365,12 +370,41 @@ impl Reservations {
     /// # Errors
     /// When others have seen that it was.
     pub(crate) fn refused(&mut self, id: u64) -> Result<(), String> {
-        self.ways.retain(|way| way.done.iter().all(|(done, _)| *done != id));
+        self.ways.retain(|way| way.done.iter().all(|done| done.0 != id || done.1 == Verdict::Never));
         self.close(id);
         if self.ways.is_empty() {
             return Err(format!("reservation command {id} was refused, and yet done"));
         }
         Ok(())
+    }
+
+    /// An order has reached its target.
+    pub(crate) fn arrives(&mut self, now: Time, id: u64) {
+        if let Some(order) = self.orders.iter_mut().find(|order| order.id == id) {
+            order.arrived.get_or_insert(now);
+        }
+    }
+
+    /// A reset of the unit, begun at `began`, is complete: what had reached its target by then was executed, or never will be.
+    pub(crate) fn reset(&mut self, began: Time) {
+        let is_reset = |order: &&ReserveOut| order.arrived.is_some_and(|arrived| arrived < began);
+        let orders: Vec<u64> = self.orders.iter().filter(is_reset).map(|order| order.id).collect();
+        if orders.is_empty() {
+            return;
+        }
+        let ways = std::mem::take(&mut self.ways);
+        self.ways = ways
+            .into_iter()
+            .map(|mut way| {
+                for id in &orders {
+                    if way.done.iter().all(|(done, _)| done != id) {
+                        way.done.push((*id, Verdict::Never));
+                    }
+                }
+                way.done.sort();
+                way
+            })
+            .collect();
     }
 
     /// An order was executed or not, and, unless gateways execute it for each other, no longer can be.

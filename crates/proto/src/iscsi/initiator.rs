@@ -213,6 +213,11 @@ impl Initiator {
         self.layer.submit(request)
     }
 
+    /// Whether the target has acknowledged a command that has not ended.
+    pub fn has_arrived(&mut self, id: TaskId) -> bool {
+        self.layer.has_arrived(id)
+    }
+
     /// Payload of this task that was in [`Transmit::done`] has been sent.
     pub fn pushed(&mut self, id: TaskId) {
         self.layer.pushed(id);

@@ -86,6 +86,11 @@ impl Initiator {
         self.layer.submit(request)
     }
 
+    /// Whether the target has acknowledged a command that has not ended.
+    pub fn has_arrived(&mut self, id: TaskId) -> bool {
+        self.layer.has_arrived(id)
+    }
+
     /// Sends a task management request; `referenced` is the task of an ABORT TASK. `None` when too many are
     /// unanswered, the session is not logged in, or the task has ended. Commands that it ends may be reported
     /// after it.

@@ -76,6 +76,15 @@ impl Carrier {
         }
     }
 
+    /// Whether the target is known to have received a command that has not ended.
+    pub(crate) fn has_arrived(&mut self, id: TaskId) -> bool {
+        match self {
+            Carrier::Iscsi(machine) => machine.has_arrived(id),
+            Carrier::Iser(channel) => channel.machine_mut().has_arrived(id),
+            Carrier::Srp(_) => false,
+        }
+    }
+
     /// This function, or its closest equivalent in the protocol.
     pub(crate) fn nearest(&self, function: TaskFunction) -> TaskFunction {
         match self {

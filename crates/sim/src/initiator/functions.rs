@@ -1,16 +1,55 @@
 //! Aborts and resets.
 
-use super::{Asked, Initiator, Task};
+use super::{Asked, Initiator, Kind, Task};
 use crate::attention::{Act, COMMANDS_CLEARED, RESET};
 use crate::reservations::{Action, Verdict};
-use proto::services::TaskId;
+use proto::services::{FunctionId, TaskId};
 use proto::time::Time;
 use reactor::io::Io as _;
-use wire::iscsi::TaskFunction;
+use wire::iscsi::{FunctionResponse, TaskFunction};
 
 impl Initiator {
-    /// A function was answered.
-    pub(super) fn answered(&self, now: Time, asked: &Asked) -> Result<(), String> {
+    /// What of this is known to have arrived.
+    pub(super) fn look_at_arrivals(&mut self, now: Time) {
+        let Some(link) = &mut self.link else { return };
+        for task in self.tasks.iter_mut().filter(|task| !task.has_arrived) {
+            if !link.machine.has_arrived(task.id) {
+                continue;
+            }
+            task.has_arrived = true;
+            match task.kind {
+                Kind::Write(_, id) | Kind::Durable(_, id) => self.registers.borrow_mut().arrives(now, id),
+                Kind::Order(id) => self.reservations.borrow_mut()[task.unit].arrives(now, id),
+                Kind::Read(_) | Kind::Flush | Kind::Allocation(_) => {}
+            }
+        }
+    }
+
+    /// A function has ended.
+    ///
+    /// # Errors
+    /// When it must not end so.
+    pub(super) fn function_ended(
+        &mut self,
+        now: Time,
+        id: FunctionId,
+        response: FunctionResponse,
+    ) -> Result<(), String> {
+        self.note(&[2, u64::from(response.0)], || format!("function {} ends: {response:?}", id.0));
+        let at = self.functions.iter().position(|asked| asked.id == id);
+        let asked = at.map(|at| self.functions.swap_remove(at));
+        match response {
+            FunctionResponse::COMPLETE | FunctionResponse::NO_TASK => {
+                asked.map_or(Ok(()), |asked| self.answered(now, &asked))
+            }
+            // A gateway may not know whether another one has reset the unit.
+            FunctionResponse::REJECTED if self.has_paths() => Ok(()),
+            _ => Err(format!("a function was answered with {response:?}")),
+        }
+    }
+
+    /// A function was answered with success.
+    fn answered(&self, now: Time, asked: &Asked) -> Result<(), String> {
         self.attentions.borrow_mut().over(now, self.index, Act::Function(asked.id));
         for (unit, lost) in &asked.loses {
             self.reservations.borrow_mut()[*unit].ordered(*lost, Verdict::Good)?;
@@ -22,6 +61,8 @@ impl Initiator {
         };
         for unit in units {
             self.attentions.borrow_mut().reset(now, asked.began, self.index, unit);
+            self.registers.borrow_mut().reset(now, asked.began, unit);
+            self.reservations.borrow_mut()[unit].reset(asked.began);
         }
         Ok(())
     }

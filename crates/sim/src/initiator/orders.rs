@@ -58,8 +58,7 @@ impl Initiator {
         self.note(&[8, u64::from(id.slot), unit as u64, key], || {
             format!("command {} is order {order} of unit {unit} with key {key:x}: {action:x?}", id.slot)
         });
-        let (kind, access, compares, is_aborting) = (Kind::Order(order), 0, None, false);
-        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
+        self.tasks.push(Task::new(id, unit, Kind::Order(order), place, now));
     }
 
     /// Begins a change of a unit's reservations; returns its number.

@@ -145,11 +145,10 @@ impl Initiator {
             format!("command {} {what} {range:?}, write {write}, {compares:?}", id.slot)
         });
         let access = self.reservations.borrow_mut()[unit].access(self.index, writes);
-        let is_aborting = false;
         if compares.is_some() {
             self.registers.borrow_mut().begin_read(now);
         }
         self.meter.borrow_mut().begins(now);
-        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
+        self.tasks.push(Task { access, compares, ..Task::new(id, unit, kind, place, now) });
     }
 }

@@ -44,6 +44,9 @@ impl Layer {
         if self.cmd_sn.wrapping_sub(exp) >= 0x8000_0000 {
             return breach("ExpCmdSN beyond what was sent (RFC 7143 section 4.2.2.1)");
         }
+        if exp.wrapping_sub(self.exp_cmd_sn) < 0x8000_0000 {
+            self.exp_cmd_sn = exp;
+        }
         let own = match opcode {
             Opcode::DATA_IN => pdu.flags & DataIn::STATUS != 0,
             Opcode::NOP_IN => pdu.initiator_task_tag.get() != TAG_NONE,

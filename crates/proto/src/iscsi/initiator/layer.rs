@@ -45,6 +45,8 @@ pub(crate) struct Layer {
     pub(crate) rdma: Option<Rdma>,
     /// CmdSN of the next command.
     pub(crate) cmd_sn: u32,
+    /// CmdSN of the next command that the target expects.
+    pub(crate) exp_cmd_sn: u32,
     pub(crate) max_cmd_sn: u32,
     pub(crate) exp_stat_sn: u32,
     pub(crate) tasks: TaskTable,
@@ -115,6 +117,7 @@ impl Layer {
             link: Link::default(),
             rdma: None,
             cmd_sn: 1,
+            exp_cmd_sn: 1,
             max_cmd_sn: 0,
             exp_stat_sn: 0,
             tasks: TaskTable::new(0),
@@ -149,6 +152,12 @@ impl Layer {
             task.batches = task.batches.saturating_sub(1);
             self.complete(id);
         }
+    }
+
+    /// Whether the target has acknowledged a command that has not ended (section 4.2.2.1).
+    pub(crate) fn has_arrived(&mut self, id: TaskId) -> bool {
+        let exp = self.exp_cmd_sn;
+        self.tasks.get(id).is_some_and(|task| task.sent && task.cmd_sn.wrapping_sub(exp) >= 0x8000_0000)
     }
 
     pub(crate) fn function(
