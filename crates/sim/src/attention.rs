@@ -23,8 +23,11 @@ pub(crate) struct Attentions {
     sessions: Vec<Session>,
     /// When each change of the LUNs of all initiators began and ended.
     changes: Vec<(Time, Option<Time>)>,
-    /// There are others than initiators that cause some.
-    has_others: bool,
+    /// Gateways cause some themselves, and report what others did later.
+    has_gateways: bool,
+    /// Resets of which it is unknown whether they were done, or yet will be.
+    lost: u64,
+    open: Vec<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,6 +47,8 @@ pub(crate) enum Act {
     Login,
     Function(FunctionId),
     Command(TaskId),
+    /// A reset whose outcome nobody knows, by a number.
+    Lost(u64),
 }
 
 /// Something that may establish a unit attention, at most once.
@@ -61,12 +66,38 @@ impl Attentions {
     pub(crate) fn new(initiators: usize, units: usize) -> Attentions {
         let (owed, reported) = (vec![None; units], vec![Time(0); units]);
         let session = Session { since: None, owed, reported, causes: vec![Vec::new(); units], changes: 0 };
-        Attentions { sessions: vec![session; initiators], changes: Vec::new(), has_others: false }
+        let (changes, open) = (Vec::new(), Vec::new());
+        Attentions { sessions: vec![session; initiators], changes, has_gateways: false, lost: 0, open }
     }
 
     /// The same where gateways change what units are like.
     pub(crate) fn of_gateways(self) -> Attentions {
-        Attentions { has_others: true, ..self }
+        Attentions { has_gateways: true, ..self }
+    }
+
+    /// Takes the resets whose outcome became unknown since the last time; [`Attentions::close`] follows for each.
+    pub(crate) fn take_open(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.open)
+    }
+
+    /// Such a reset was done, or no longer can be.
+    pub(crate) fn close(&mut self, now: Time, lost: u64) {
+        let causes = self.sessions.iter_mut().flat_map(|session| session.causes.iter_mut().flatten());
+        causes.filter(|cause| cause.act == Act::Lost(lost)).for_each(|cause| cause.end = Some(now));
+    }
+
+    /// Nobody knows whether this reset was done.
+    pub(crate) fn loses(&mut self, by: usize, act: Act) {
+        if !self.has_gateways {
+            return;
+        }
+        self.lost += 1;
+        let lost = self.lost;
+        let mut is_any = false;
+        for cause in self.open_causes(by).filter(|cause| cause.act == act && cause.code == RESET) {
+            (cause.act, is_any) = (Act::Lost(lost), true);
+        }
+        self.open.extend(is_any.then_some(lost));
     }
 
     /// An initiator has a new session, which it requested at `asked`: each unit owes it one.
@@ -75,12 +106,15 @@ impl Attentions {
         self.all_over(now, initiator);
         let may_be_news = |(_, end): &&(Time, Option<Time>)| end.is_none_or(|end| end >= asked);
         let changes = self.changes.iter().filter(may_be_news).count();
+        let is_late = self.has_gateways;
         let session = &mut self.sessions[initiator];
         session.changes = changes;
         session.since = Some(now);
         session.owed.fill(Some(now));
         for causes in &mut session.causes {
-            causes.retain(|cause| cause.end.is_none_or(|end| end >= asked));
+            // Its gateway may have yet to find out about a reset.
+            let may_come = |cause: &Cause| is_late && cause.code == RESET;
+            causes.retain(|cause| cause.end.is_none_or(|end| end >= asked) || may_come(cause));
             causes.push(Cause { code: POWER_ON, by: initiator, act: Act::Login, end: Some(now) });
         }
     }
@@ -125,7 +159,8 @@ impl Attentions {
 
     fn open_causes(&mut self, by: usize) -> impl Iterator<Item = &mut Cause> {
         let causes = self.sessions.iter_mut().flat_map(|session| session.causes.iter_mut().flatten());
-        causes.filter(move |cause| cause.by == by && cause.end.is_none())
+        let is_lost = |act: Act| matches!(act, Act::Lost(_));
+        causes.filter(move |cause| cause.by == by && cause.end.is_none() && !is_lost(cause.act))
     }
 
     /// An initiator's reset of a unit that began at `began` has ended: every other initiator logged in then
@@ -163,6 +198,14 @@ impl Attentions {
         let causes = &mut session.causes[unit];
         // Those from before the command are a single unit attention.
         let is_spent = |cause: &Cause| cause.code == code && cause.end.is_some_and(|end| end < began);
+        if self.has_gateways {
+            // Its gateway may have yet to find out about the later ones.
+            let first = causes.iter().position(is_spent);
+            if let Some(first) = first {
+                causes.remove(first);
+                return Ok(());
+            }
+        }
         let before = causes.len();
         causes.retain(|cause| !is_spent(cause));
         if causes.len() < before {
@@ -175,7 +218,7 @@ impl Attentions {
         let of_code = causes.iter().enumerate().filter(|(_, cause)| cause.code == code);
         let first = of_code.min_by_key(|(_, cause)| cause.end);
         let Some((first, _)) = first else {
-            if self.has_others {
+            if self.has_gateways && code != RESET {
                 return Ok(());
             }
             return Err(format!(
@@ -193,13 +236,20 @@ impl Attentions {
         session.owed[unit] = None;
     }
 
-    /// A unit has executed a command that began at `began`, and the initiator has no others outstanding.
+    /// A unit has executed a command that began at `began`, and the initiator has no others outstanding. `knows`: its gateway knew
+    /// then of all that had happened.
     ///
     /// # Errors
     /// When it first owed a unit attention.
-    pub(crate) fn done(&mut self, began: Time, initiator: usize, unit: usize) -> Result<(), String> {
+    pub(crate) fn done(
+        &mut self,
+        began: Time,
+        initiator: usize,
+        unit: usize,
+        knows: bool,
+    ) -> Result<(), String> {
         let session = &mut self.sessions[initiator];
-        session.causes[unit].retain(|cause| cause.end.is_none_or(|end| end >= began));
+        session.causes[unit].retain(|cause| !knows || cause.end.is_none_or(|end| end >= began));
         match session.owed[unit] {
             Some(since) if since < began => Err(format!(
                 "unit {unit} owes the initiator a unit attention since {} ns, and did a command from {} ns",
@@ -218,7 +268,7 @@ mod tests {
     fn what_has_one_cause_is_reported_once() {
         let mut attentions = Attentions::new(2, 1);
         attentions.begins(Time(10), Time(9), 0);
-        assert!(attentions.done(Time(11), 0, 0).is_err(), "it was forgotten");
+        assert!(attentions.done(Time(11), 0, 0, true).is_err(), "it was forgotten");
         attentions.begins(Time(10), Time(9), 0);
         attentions.reported(Time(13), Time(12), 0, 0, POWER_ON).unwrap();
         assert!(attentions.reported(Time(15), Time(14), 0, 0, POWER_ON).is_err());

@@ -107,6 +107,7 @@ struct Scene {
     initiators: Vec<Initiator>,
     registers: Rc<RefCell<Registers>>,
     reservations: Rc<RefCell<Vec<Reservations>>>,
+    attentions: Rc<RefCell<Attentions>>,
     truth: Rc<RefCell<Truth>>,
     /// Orders whose outcome nobody knows.
     open: Vec<Open>,
@@ -250,6 +251,7 @@ impl Scene {
             initiators,
             registers,
             reservations,
+            attentions,
             truth,
             open: Vec::new(),
             steps: BTreeMap::new(),
@@ -478,6 +480,9 @@ impl Scene {
         let one = &mut self.members[member];
         let (now, gateway) = (self.net.borrow().now, one.gateway());
         let clock = one.clock(now);
+        if let Answer::Read(Ok(_)) = answer {
+            self.truth.borrow_mut().finds_out(now, member);
+        }
         one.waits = None;
         if let Some(daemon) = &mut one.daemon {
             daemon.cores.gateway_answered(0, clock, answer);

@@ -481,7 +481,10 @@ impl Initiator {
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
         let mut attentions = self.attentions.borrow_mut();
         match outcome {
-            GOOD_WORD if is_last => attentions.done(task.began, self.index, task.unit)?,
+            GOOD_WORD if is_last => {
+                let knows = self.is_served_since(task.began);
+                attentions.done(task.began, self.index, task.unit, knows)?;
+            }
             GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD | MISCOMPARE_WORD
             | STANDBY_WORD => {}
             ATTENTION_WORD => {
@@ -568,6 +571,7 @@ impl Initiator {
             self.give(&task.places);
         }
         for asked in std::mem::take(&mut self.functions) {
+            self.attentions.borrow_mut().loses(self.index, Act::Function(asked.id));
             self.unsettled_orders.extend(asked.loses);
         }
         self.lose_all();

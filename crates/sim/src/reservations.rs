@@ -261,6 +261,8 @@ pub(crate) struct Reservations {
 pub(crate) const ORDERS_MAX: usize = 3;
 /// The same with those whose outcome nobody knows.
 const ORDERS_OPEN_MAX: usize = 5;
+/// So many possible histories are shown.
+const WAYS_SHOWN: usize = 8;
 
 impl Reservations {
     /// For this many initiators; `is_classic`: they also send RESERVE and RELEASE.
@@ -354,7 +356,7 @@ impl Reservations {
             return Ok(Vec::new());
         };
         let victims = std::mem::take(&mut self.orders[at].victims);
-        let before = format!("{:?}, {:?}", self.ways, self.orders);
+        let before = self.listed();
         self.ways.retain(|way| way.done.contains(&(id, verdict)));
         self.close(id);
         if self.ways.is_empty() {
@@ -363,6 +365,12 @@ impl Reservations {
             ));
         }
         Ok(victims.into_iter().filter(|of| verdict == Verdict::Good && self.keeps_out(*of)).collect())
+    }
+
+    /// Its state as text.
+    fn listed(&self) -> String {
+        let ways: Vec<&Way> = self.ways.iter().take(WAYS_SHOWN).collect();
+        format!("{} ways, such as {ways:?}, {:?}", self.ways.len(), self.orders)
     }
 
     /// An order was not executed.
@@ -499,7 +507,7 @@ impl Reservations {
         if may && !(is_constant && self.ways.is_empty()) {
             return Ok(());
         }
-        Err(format!("{access:?} ended, conflict: {conflicts:?}, with {:?}", self.ways))
+        Err(format!("{access:?} ended, conflict: {conflicts:?}, with {}", self.listed()))
     }
 }
 
@@ -570,6 +578,22 @@ mod tests {
             }
             let write = unit.access(1, true);
             assert_eq!(unit.accessed(write, Some(true)).is_err(), is_found);
+        }
+    }
+
+    #[test]
+    fn what_had_arrived_before_a_reset_is_not_executed_after_it() {
+        for (arrived, may_be_done) in [(Time(1), false), (Time(3), true)] {
+            let mut unit = Reservations::new(2, false);
+            let order = unit.order(0, 0, REGISTER);
+            unit.arrives(arrived, order);
+            unit.reset(Time(2));
+            let other = unit.order(1, 0, REGISTER);
+            unit.ordered(other, Verdict::Good).unwrap();
+            let preempts = unit.order(1, 7, Action::Clear);
+            unit.ordered(preempts, Verdict::Good).unwrap();
+            let reserves = unit.order(0, 7, Action::Reserve(Type::WriteExclusive));
+            assert_eq!(unit.ordered(reserves, Verdict::Good).is_ok(), may_be_done);
         }
     }
 

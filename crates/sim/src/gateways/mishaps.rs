@@ -115,6 +115,8 @@ impl Scene {
             return;
         }
         let client = self.post.client(self.rados.epoch);
+        let now = self.net.borrow().now;
+        self.truth.borrow_mut().finds_out(now, member);
         self.note(&[38, client.0], || format!("gateway {member} is started, as client {}", client.0));
         self.members[member].start(&self.plan, &self.net, client);
     }

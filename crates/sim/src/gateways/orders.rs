@@ -12,13 +12,19 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// For so many looks nothing may have been in the way of those that do it.
 const LOOKS: u32 = 10;
 
-/// An order whose outcome nobody knows.
+/// An order or a reset whose outcome nobody knows.
 #[derive(Debug)]
 pub(super) struct Open {
-    id: u64,
+    what: Unknown,
     /// Its gateway has nothing more to send; the object had this version then.
     since: Option<u64>,
     looks: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Unknown {
+    Order(u64),
+    Reset(u64),
 }
 
 impl Scene {
@@ -63,8 +69,10 @@ impl Scene {
         });
         let mut reservations = self.reservations.borrow_mut();
         let unit = &mut reservations[0];
-        let fresh = unit.take_open().into_iter().map(|id| Open { id, since: None, looks: 0 });
-        self.open.extend(fresh);
+        let mut attentions = self.attentions.borrow_mut();
+        let orders = unit.take_open().into_iter().map(Unknown::Order);
+        let fresh = orders.chain(attentions.take_open().into_iter().map(Unknown::Reset));
+        self.open.extend(fresh.map(|what| Open { what, since: None, looks: 0 }));
         let (is_asking, version) = (self.truth.borrow().has_requests(), self.truth.borrow().version);
         self.open.retain_mut(|open| {
             match open.since {
@@ -74,7 +82,10 @@ impl Scene {
             }
             let is_over = open.looks >= LOOKS;
             if is_over {
-                unit.close(open.id);
+                match open.what {
+                    Unknown::Order(id) => unit.close(id),
+                    Unknown::Reset(lost) => attentions.close(now, lost),
+                }
             }
             !is_over
         });

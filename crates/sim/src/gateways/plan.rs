@@ -30,6 +30,7 @@ pub(super) struct Plan {
     pub(super) deaf_micros: u64,
     pub(super) orders: u32,
     pub(super) others: u32,
+    pub(super) resets: u32,
     pub(super) pause_micros: u64,
     pub(super) work: Duration,
 }
@@ -61,6 +62,7 @@ impl Plan {
             deaf_micros: [1_000, 100_000, 5_000_000, 60_000_000][rng.usize(0..4)],
             orders: [0, 50, 200, 500][rng.usize(0..4)],
             others: [0, 20, 200][rng.usize(0..3)],
+            resets: [0, 2, 20][rng.usize(0..3)],
             pause_micros: [30_000, 150_000, 600_000][rng.usize(0..3)],
             work: Duration::from_secs(rng.u64(10..90)),
         }
@@ -68,9 +70,13 @@ impl Plan {
 
     /// Leaves this out.
     pub(super) fn cut(&mut self, cuts: &Cuts) {
-        for (name, number) in
-            [("moves", &mut self.moves), ("orders", &mut self.orders), ("others", &mut self.others)]
-        {
+        let numbers = [
+            ("moves", &mut self.moves),
+            ("orders", &mut self.orders),
+            ("others", &mut self.others),
+            ("resets", &mut self.resets),
+        ];
+        for (name, number) in numbers {
             if cuts.has(name) {
                 *number = 0;
             }
@@ -105,7 +111,7 @@ impl Plan {
     /// How an initiator behaves.
     pub(super) fn shape(&self, habits: &mut Habits) {
         // They reach one gateway only, and take long from there to others.
-        (habits.resets, habits.longer) = (0, 0);
+        (habits.resets, habits.longer) = (self.resets, 0);
         habits.depth = habits.depth.min(32);
         (habits.orders, habits.others) = (self.orders, self.others);
         habits.pause_micros = self.pause_micros;

@@ -43,7 +43,10 @@ impl Initiator {
                 asked.map_or(Ok(()), |asked| self.answered(now, &asked))
             }
             // A gateway may not know whether another one has reset the unit.
-            FunctionResponse::REJECTED if self.has_paths() => Ok(()),
+            FunctionResponse::REJECTED if self.has_paths() => {
+                self.attentions.borrow_mut().loses(self.index, Act::Function(id));
+                Ok(())
+            }
             _ => Err(format!("a function was answered with {response:?}")),
         }
     }

@@ -84,6 +84,7 @@ impl Initiator {
         };
         let verdict = match outcome {
             GOOD_WORD => Verdict::Good,
+            CONFLICT_WORD | ILLEGAL_WORD if self.is_unaware_since(task.began) => return unit.refused(id),
             CONFLICT_WORD => Verdict::Conflict,
             ILLEGAL_WORD => Verdict::Check,
             BUSY_WORD | ATTENTION_WORD | STANDBY_WORD => return unit.refused(id),

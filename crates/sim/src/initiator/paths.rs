@@ -34,6 +34,12 @@ impl Initiator {
         truth.is_none_or(|truth| truth.borrow().holds(self.paths.at, began))
     }
 
+    /// Whether its gateway may not have known since then that another one is active.
+    pub(super) fn is_unaware_since(&self, began: Time) -> bool {
+        let truth = self.place.truth.as_ref();
+        truth.is_some_and(|truth| truth.borrow().was_unaware(self.paths.at, began))
+    }
+
     pub(super) fn has_paths(&self) -> bool {
         self.place.portals.len() > 1
     }
