@@ -4,8 +4,8 @@
 mod aoe;
 mod evaluation;
 mod fio;
+mod goals;
 mod limits;
-mod marks;
 mod part;
 mod peer;
 mod plan;
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// Keep the results under docs/performance.
     #[arg(long)]
     record: bool,
-    /// Only compare existing results with the marks.
+    /// Only compare existing results with the goals.
     #[arg(long, conflicts_with_all = ["quick", "resume"])]
     check: bool,
     /// One part only; by default all
@@ -45,7 +45,7 @@ pub(crate) struct Options {
 /// Other measurements, in the directory of results.
 const FIGURES: &str = "figures";
 
-/// Measures, and checks the results against the marks.
+/// Measures, and checks the results against the goals.
 pub(crate) fn run(options: &Options) -> Result {
     if !options.check {
         build_lunette(DIST)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> Result {
     if missed.is_empty() { Ok(()) } else { Err(missed.join("; ")) }
 }
 
-/// Measures and checks a part; returns how many marks were missed.
+/// Measures and checks a part; returns how many goals were missed.
 fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
     if !options.check {
         measure(part, options)?;
@@ -68,8 +68,8 @@ fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
     let results = Results::read(&directory.join("results.csv"))?;
     let figures = fs::read_to_string(directory.join(FIGURES)).unwrap_or_default();
     let figures = instructions::parse(&figures);
-    let marks = part.marks(&results, &figures).into_iter();
-    let evaluated: Vec<Evaluated> = marks.map(|mark| Evaluated::new(mark, &results)).collect();
+    let goals = part.goals(&results, &figures).into_iter();
+    let evaluated: Vec<Evaluated> = goals.map(|goal| Evaluated::new(goal, &results)).collect();
     let (mut table, mut count, mut missed) = (evaluation::table(&evaluated), evaluated.len(), 0);
     if part == Part::Datapath {
         table += &evaluation::more_cores(&evaluated);
@@ -88,7 +88,7 @@ fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
         record(part, &table)?;
     }
     missed += evaluated.iter().filter(|evaluated| !evaluated.is_reached()).count();
-    Ok((missed > 0).then(|| format!("{}: {missed} of {count} marks are not reached", part.word())))
+    Ok((missed > 0).then(|| format!("{}: {missed} of {count} goals are not reached", part.word())))
 }
 
 fn measure(part: Part, options: &Options) -> Result {
@@ -130,7 +130,7 @@ fn record(part: Part, table: &str) -> Result {
     fs::write(to.join("report.md"), words.join(" ")).map_err(fault)?;
     let date = output(command("date").args(["--utc", "+%Y-%m-%d"]))?;
     let mut text = format!(
-        "# Marks\n\nMade by `cargo xtask bench {} --record` on {}. Ratios are medians of the ratios within each repetition; \
+        "# Goals\n\nMade by `cargo xtask bench {} --record` on {}. Ratios are medians of the ratios within each repetition; \
          [report.md](report.md) has the machine, the commands and all figures, [results.csv](results.csv) every row.\n\n\
          {table}",
         part.option(),
@@ -143,7 +143,7 @@ fn record(part: Part, table: &str) -> Result {
         let lines = instructions.lines().filter(|line| !line.starts_with('#'));
         text = lines.fold(text, |text, line| text + line + "\n") + "```\n";
     }
-    fs::write(to.join("marks.md"), text).map_err(fault)
+    fs::write(to.join("goals.md"), text).map_err(fault)
 }
 
 #[cfg(test)]
@@ -161,23 +161,23 @@ C: polling,Lunette,never,read,with the command,none,1,1,4K,4,1:50,50,1,1\r\n";
 
     fn verdicts() -> Vec<Evaluated> {
         let results = Results::parse(CSV.as_bytes()).expect("results");
-        let marks = Part::Datapath.marks(&results, &Figures::new()).into_iter();
-        marks.map(|mark| Evaluated::new(mark, &results)).collect()
+        let goals = Part::Datapath.goals(&results, &Figures::new()).into_iter();
+        goals.map(|goal| Evaluated::new(goal, &results)).collect()
     }
 
     #[test]
-    fn medians_are_held_against_the_marks() {
+    fn medians_are_held_against_the_goals() {
         let evaluated = verdicts();
-        let small = evaluated.iter().find(|evaluated| evaluated.mark.ours.section.starts_with("A: small"));
+        let small = evaluated.iter().find(|evaluated| evaluated.goal.ours.section.starts_with("A: small"));
         assert_eq!(small.and_then(Evaluated::ratio), Some(0.8));
-        let polling = evaluated.iter().find(|evaluated| evaluated.mark.ours.section == "C: polling");
+        let polling = evaluated.iter().find(|evaluated| evaluated.goal.ours.section == "C: polling");
         assert_eq!(polling.and_then(Evaluated::ratio), Some(0.95), "against the best of both");
         assert!(polling.is_some_and(Evaluated::is_reached));
         assert_eq!(Results::parse(CSV.as_bytes()).map(|results| results.repetitions), Ok(4));
     }
 
     #[test]
-    fn a_row_without_a_result_is_a_missed_mark() {
+    fn a_row_without_a_result_is_a_missed_goal() {
         let evaluated = verdicts();
         let missing = evaluated.iter().filter(|evaluated| evaluated.figures.is_none());
         assert!(missing.clone().count() > 0 && missing.clone().all(|evaluated| !evaluated.is_reached()));
@@ -192,7 +192,7 @@ C: polling,Lunette,never,read,with the command,none,1,1,4K,4,1:50,50,1,1\r\n";
     }
 
     #[test]
-    fn what_is_exceeded_or_not_measured_is_a_missed_mark() {
+    fn what_is_exceeded_or_not_measured_is_a_missed_goal() {
         let figures = instructions::parse("quiet_p99 = 3.01\nidle_cpu_percent = 0.1\nfio_disk = 0.97\n");
         let (text, missed) = evaluation::limits(&figures);
         // All except the idle daemon's.

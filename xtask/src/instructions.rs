@@ -11,7 +11,7 @@ pub(crate) struct Options {
     /// Record the counts as the new figures.
     #[arg(long)]
     update: bool,
-    /// The profile to build the engine with. Only `release` is compared; the marks are for `dist`.
+    /// The profile to build the engine with. Only `release` is compared; the goals are for `dist`.
     #[arg(long, value_name = "NAME", default_value = RELEASE, conflicts_with = "update")]
     profile: String,
 }

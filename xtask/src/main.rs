@@ -40,7 +40,7 @@ enum Task {
     Sim(sim::Options),
     /// Count instructions per command, and compare them with the committed figures.
     Instructions(instructions::Options),
-    /// Measure the datapath, and compare it with its marks.
+    /// Measure the datapath, and compare it with its goals.
     Bench(bench::Options),
     /// Run Linux's own initiators in a virtual machine, against the daemon on this machine.
     Vm(vm::Options),

@@ -1,18 +1,18 @@
 //! Everything that continuous integration checks, in steps (`cargo xtask test`), and what takes longer than
 //! developers wait (`cargo xtask soak`).
 
-mod beside;
+mod background;
 mod machine;
 mod times;
 
 use crate::command::{RELEASE, Result, build_lunette, cargo, describe, exists, lunette, succeed};
-use crate::vm::Played;
+use crate::vm::Tier;
 use crate::{deb, fuzz, instructions, package, packages, sim, suite, tidy, vm};
-use beside::{Beside, Simulation};
+use background::{Background, Simulation};
 use clap::ValueEnum;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
-use times::{Clock, Took};
+use times::{Clock, StepTime};
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     record: bool,
     /// Set for the process that runs steps in parallel, and exits with its parent.
     #[arg(long, hide = true)]
-    beside: bool,
+    background: bool,
 }
 
 /// Options of `cargo xtask soak`.
@@ -66,7 +66,7 @@ enum Step {
 
 /// Steps that run in a separate process in parallel with `build` and `tests`. Both often wait, for one long
 /// unit of the compiler or for time to pass; of these steps, those that need what `build` makes come last.
-const BESIDE: [Step; 4] = [Step::Rig, Step::Instructions, Step::Vm, Step::Sim];
+const BACKGROUND: [Step; 4] = [Step::Rig, Step::Instructions, Step::Vm, Step::Sim];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Soak {
@@ -112,8 +112,8 @@ const POLL_TESTS: [&str; 3] = [
 
 /// Runs the chosen steps, all by default, up to the first that fails.
 pub(crate) fn run(options: &Options) -> Result {
-    if options.beside {
-        beside::end_with_the_other();
+    if options.background {
+        background::end_with_the_other();
     }
     let slowness = machine::slowness();
     let clock = Clock::start();
@@ -135,7 +135,7 @@ pub(crate) fn soak(options: &SoakOptions) -> Result {
     Ok(())
 }
 
-fn run_chosen(options: &Options) -> Result<(Vec<String>, Vec<Took>)> {
+fn run_chosen(options: &Options) -> Result<(Vec<String>, Vec<StepTime>)> {
     let packages = install()?;
     let mut simulation = None;
     let run = |step, summary: &mut Vec<String>| run_step(step, options, &mut simulation, summary);
@@ -145,32 +145,33 @@ fn run_chosen(options: &Options) -> Result<(Vec<String>, Vec<Took>)> {
 }
 
 /// All steps. No package is needed to build the tests, so they are installed meanwhile.
-fn run_all(options: &Options) -> Result<(Vec<String>, Vec<Took>)> {
+fn run_all(options: &Options) -> Result<(Vec<String>, Vec<StepTime>)> {
     std::thread::scope(|scope| {
-        let mut preparation = Some(scope.spawn(|| Ok((install()?, Beside::start(&BESIDE, options)?))));
+        let mut preparation =
+            Some(scope.spawn(|| Ok((install()?, Background::start(&BACKGROUND, options)?))));
         let mut prepared = None;
         let (mut summary, mut times) = run_steps(
-            |step| !BESIDE.contains(&step),
+            |step| !BACKGROUND.contains(&step),
             |step, summary| {
                 if step == Step::Tests
                     && let Some(preparation) = preparation.take()
                 {
-                    let done: Result<(Took, Beside)> =
+                    let done: Result<(StepTime, Background)> =
                         preparation.join().map_err(|_| "packages could not be installed".to_owned())?;
                     prepared = Some(done?);
                 }
                 run_step(step, options, &mut None, summary)
             },
         )?;
-        if let Some((packages, beside)) = prepared {
+        if let Some((packages, background)) = prepared {
             times.insert(0, packages);
-            beside.finish(&mut summary, &mut times)?;
+            background.finish(&mut summary, &mut times)?;
         }
         Ok((summary, times))
     })
 }
 
-fn install() -> Result<Took> {
+fn install() -> Result<StepTime> {
     let clock = Clock::start();
     packages::ensure()?;
     Ok(clock.stop("packages"))
@@ -180,7 +181,7 @@ fn install() -> Result<Took> {
 fn run_steps<S: ValueEnum + Copy>(
     is_chosen: impl Fn(S) -> bool,
     mut run: impl FnMut(S, &mut Vec<String>) -> Result,
-) -> Result<(Vec<String>, Vec<Took>)> {
+) -> Result<(Vec<String>, Vec<StepTime>)> {
     let (mut summary, mut times) = (Vec::new(), Vec::new());
     for &step in S::value_variants().iter().filter(|step| is_chosen(**step)) {
         let name = step.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
@@ -216,7 +217,7 @@ fn run_step(
             instructions::run(&instructions::Options::default())
         }
         Step::Rig => packages::ensure_for_vm().and_then(|()| vm::prepare()),
-        Step::Vm => play(Played::Test),
+        Step::Vm => run_vm(Tier::Test),
         Step::Sim => match simulation.take() {
             Some(simulation) => simulation,
             None => Simulation::start(options.sim_minutes)?,
@@ -255,15 +256,15 @@ fn soak_step(step: Soak, options: &SoakOptions, summary: &mut Vec<String>) -> Re
             tests.env("LUNETTE_TEST_SCHEME", scheme).args(["test", "--locked", "--package"]);
             run_tests(tests.args(["engine", "--test", "it", "--", "remote::"]), summary)
         }),
-        Soak::Vm => play(Played::Soak),
+        Soak::Vm => run_vm(Tier::Soak),
         Soak::Package => packages::ensure_for_package().and_then(|()| package::run(&deb::Options::default())),
         Soak::Fuzz => fuzz::run_all(options.fuzz_seconds),
         Soak::Sim => sim::run(&sim::Options::of_minutes(60.0)),
     }
 }
 
-fn play(player: Played) -> Result {
-    packages::ensure_for_vm().and_then(|()| vm::run(&vm::Options::of(player)))
+fn run_vm(tier: Tier) -> Result {
+    packages::ensure_for_vm().and_then(|()| vm::run(&vm::Options::of(tier)))
 }
 
 /// Tests at a time: they wait more than they work (with 6 per core instead of 3, the command's tests took 80

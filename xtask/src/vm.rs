@@ -17,8 +17,8 @@ use crate::{packages, suite};
 use daemon::Daemon;
 use gateways::Gateways;
 use guest::Host;
-pub(crate) use scenario::Played;
 use scenario::Scenario;
+pub(crate) use scenario::Tier;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::panic::resume_unwind;
@@ -49,9 +49,9 @@ pub(crate) struct Options {
 
 impl Options {
     /// All scenarios run in this context, with its daemon.
-    pub(crate) fn of(player: Played) -> Options {
-        let scenarios = Scenario::all().filter(|scenario| scenario.played <= player).collect();
-        let profile = if player == Played::Test { TESTS } else { RELEASE }.to_owned();
+    pub(crate) fn of(tier: Tier) -> Options {
+        let scenarios = Scenario::all().filter(|scenario| scenario.tier <= tier).collect();
+        let profile = if tier == Tier::Test { TESTS } else { RELEASE }.to_owned();
         Options { scenarios, jobs: JOBS, profile, inside: false }
     }
 }
@@ -74,13 +74,13 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     rig::ensure()?;
     let scenarios = match options.scenarios.as_slice() {
-        [] => Options::of(Played::Soak).scenarios,
+        [] => Options::of(Tier::Soak).scenarios,
         chosen => chosen.to_vec(),
     };
     let queue = Mutex::new(scenarios.iter());
     let work = || {
         std::iter::from_fn(|| next(&queue))
-            .filter_map(|scenario| played(scenario, &options.profile).err())
+            .filter_map(|scenario| run_scenario(scenario, &options.profile).err())
             .collect()
     };
     let failed: Vec<String> = std::thread::scope(|scope| {
@@ -114,7 +114,7 @@ fn next(queue: &Mutex<std::slice::Iter<'_, &'static Scenario>>) -> Option<&'stat
 }
 
 /// Runs a scenario, and prints how it ended.
-fn played(scenario: &Scenario, profile: &str) -> Result {
+fn run_scenario(scenario: &Scenario, profile: &str) -> Result {
     let start = Instant::now();
     let outcome = isolated(scenario, profile);
     let verdict = if outcome.is_ok() { "passed" } else { "failed" };

@@ -6,7 +6,7 @@ mod metrics;
 mod page;
 mod sessions;
 
-use crate::desk::{Answer, ChangeRequest, Desk, Fault, Refusal, Refused};
+use crate::hub::{Answer, ChangeRequest, Fault, Hub, Refusal, Refused};
 use crate::openapi;
 use crate::server::{Deadline, Peer};
 use axum::body::{Body, to_bytes};
@@ -34,13 +34,13 @@ const PAGE_MAX: usize = 1000;
 /// State shared by handlers.
 #[derive(Clone)]
 struct Context {
-    desk: Desk,
+    hub: Hub,
     start: Instant,
 }
 
 /// All resources that [`openapi::OPERATIONS`] lists, and the page for people.
-pub(crate) fn router(desk: Desk) -> Router {
-    let context = Context { desk, start: Instant::now() };
+pub(crate) fn router(hub: Hub) -> Router {
+    let context = Context { hub, start: Instant::now() };
     Router::new()
         .route("/", get(page::shown))
         .route("/v1/cpu", get(cpu_times))
@@ -78,12 +78,12 @@ async fn cpu_times(Shared(context): Shared<Context>) -> Response {
 }
 
 async fn cores(Shared(context): Shared<Context>) -> Response {
-    answered(&context.desk.cores())
+    answered(&context.hub.cores())
 }
 
 /// The running configuration as a file.
 async fn config(Shared(context): Shared<Context>) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     let mut response = Body::from(state.file.clone()).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/toml"));
@@ -93,24 +93,24 @@ async fn config(Shared(context): Shared<Context>) -> Response {
 }
 
 async fn luns(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
-    let state = context.desk.state();
-    let read = |luns: &[Value]| context.desk.luns(luns);
+    let state = context.hub.state();
+    let read = |luns: &[Value]| context.hub.luns(luns);
     page_of(&state.luns, "name", query.as_deref(), &state.version, read)
 }
 
 async fn lun(Shared(context): Shared<Context>, Path(name): Path<String>) -> Response {
-    let state = context.desk.state();
-    let found = find(&state.luns, &name).map(|lun| context.desk.luns(slice::from_ref(lun)));
+    let state = context.hub.state();
+    let found = find(&state.luns, &name).map(|lun| context.hub.luns(slice::from_ref(lun)));
     one(found.as_deref().and_then(<[Value]>::first), &format!("LUN {name}"), &state.version)
 }
 
 async fn targets(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     page(&state.targets, "name", query.as_deref(), &state.version)
 }
 
 async fn target(Shared(context): Shared<Context>, Path(name): Path<String>) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     one(find(&state.targets, &name), &format!("target {name}"), &state.version)
 }
 
@@ -119,7 +119,7 @@ async fn groups(
     Path(target): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     match find(&state.targets, &target).and_then(|target| target["groups"].as_array()) {
         Some(groups) => page(groups, "name", query.as_deref(), &state.version),
         None => one(None, &format!("target {target}"), &state.version),
@@ -127,14 +127,14 @@ async fn groups(
 }
 
 async fn group(Shared(context): Shared<Context>, Path((target, name)): Path<(String, String)>) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     let groups = find(&state.targets, &target).and_then(|target| target["groups"].as_array());
     let found = groups.and_then(|groups| find(groups, &name));
     one(found, &format!("group {name} of target {target}"), &state.version)
 }
 
 async fn portals(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     // Several may have the same name, 127.0.0.1:0.
     page(&state.portals, "address", query.as_deref(), &state.version)
 }
@@ -149,12 +149,12 @@ async fn set_portal(
 }
 
 async fn portal_groups(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     page(&state.portal_groups, "name", query.as_deref(), &state.version)
 }
 
 async fn portal_group(Shared(context): Shared<Context>, Path(tag): Path<String>) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     one(find(&state.portal_groups, &tag), &format!("portal group {tag}"), &state.version)
 }
 
@@ -164,14 +164,14 @@ async fn set_portal_group(
     request: Change,
     body: Body,
 ) -> Response {
-    let state = context.desk.state();
+    let state = context.hub.state();
     let found = find(&state.portal_groups, &tag).and_then(|_| tag.parse().ok());
     let Some(number) = found else { return one(None, &format!("portal group {tag}"), &state.version) };
     set(&context, Subject::PortalGroup(number), request, body).await
 }
 
 async fn reload(Shared(context): Shared<Context>, request: Change) -> Response {
-    change(&context.desk, ChangeRequest::Reload, request).await
+    change(&context.hub, ChangeRequest::Reload, request).await
 }
 
 async fn add_lun(Shared(context): Shared<Context>, request: Change, body: Body) -> Response {
@@ -183,14 +183,14 @@ async fn add_lun(Shared(context): Shared<Context>, request: Change, body: Body) 
         Ok(shown) => shown,
         Err(fault) => return problem(StatusCode::BAD_REQUEST, "the body is invalid", &[fault]),
     };
-    let state = context.desk.state();
+    let state = context.hub.state();
     let name =
         settings.remove("name").and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_else(|| {
             let is_free = |name: &String| find(&state.luns, name).is_none();
             (0..).map(|number| format!("lun{number}")).find(is_free).unwrap_or_default()
         });
     let edit = Edit { subject: Subject::Lun(name), action: Action::Add { settings, shown } };
-    change(&context.desk, ChangeRequest::Edit(edit), request).await
+    change(&context.hub, ChangeRequest::Edit(edit), request).await
 }
 
 async fn set_lun(
@@ -225,7 +225,7 @@ async fn resize_lun(
         }
     };
     let may_lose_data = settings.get("yes_lose_data").and_then(Value::as_bool).unwrap_or(false);
-    change(&context.desk, ChangeRequest::Resize { lun: name, size, may_lose_data }, request).await
+    change(&context.hub, ChangeRequest::Resize { lun: name, size, may_lose_data }, request).await
 }
 
 async fn activate_lun(
@@ -233,7 +233,7 @@ async fn activate_lun(
     Path(name): Path<String>,
     request: Change,
 ) -> Response {
-    change(&context.desk, ChangeRequest::Activate { lun: name }, request).await
+    change(&context.hub, ChangeRequest::Activate { lun: name }, request).await
 }
 
 async fn add_target(Shared(context): Shared<Context>, request: Change, body: Body) -> Response {
@@ -298,21 +298,21 @@ async fn add(
         return problem(StatusCode::BAD_REQUEST, "the body is invalid", &[fault]);
     };
     let action = Action::Add { settings, shown: Vec::new() };
-    change(&context.desk, ChangeRequest::Edit(Edit { subject: subject(name), action }), request).await
+    change(&context.hub, ChangeRequest::Edit(Edit { subject: subject(name), action }), request).await
 }
 
 async fn set(context: &Context, subject: Subject, request: Change, body: Body) -> Response {
     match settings(body).await {
         Ok(settings) => {
             let edit = Edit { subject, action: Action::Set(settings) };
-            change(&context.desk, ChangeRequest::Edit(edit), request).await
+            change(&context.hub, ChangeRequest::Edit(edit), request).await
         }
         Err(response) => response,
     }
 }
 
 async fn remove(context: &Context, subject: Subject, request: Change) -> Response {
-    change(&context.desk, ChangeRequest::Edit(Edit { subject, action: Action::Remove }), request).await
+    change(&context.hub, ChangeRequest::Edit(Edit { subject, action: Action::Remove }), request).await
 }
 
 /// The object in a body.
@@ -411,12 +411,12 @@ fn under_way() -> Response {
     (StatusCode::ACCEPTED, answered(&json)).into_response()
 }
 
-async fn change(desk: &Desk, change: ChangeRequest, request: Change) -> Response {
+async fn change(hub: &Hub, change: ChangeRequest, request: Change) -> Response {
     let dry_run = match request.admit() {
         Ok(dry_run) => dry_run,
         Err(response) => return *response,
     };
-    let Some(answer) = desk.submit(change, dry_run, request.expected, &request.peer) else {
+    let Some(answer) = hub.submit(change, dry_run, request.expected, &request.peer) else {
         return crowded();
     };
     match tokio::time::timeout(CHANGE_TIME, answer).await {

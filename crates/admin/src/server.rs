@@ -2,7 +2,7 @@
 //! bounded.
 
 use crate::api;
-use crate::desk::{Desk, JOBS_MAX};
+use crate::hub::{Hub, JOBS_MAX};
 use crate::listener::{Listener, Socket};
 use axum::{Extension, Router};
 use config::Token;
@@ -52,14 +52,14 @@ impl Server {
     ///
     /// # Errors
     /// When the kernel refuses the thread or resources for it.
-    pub fn start(listener: Listener, desk: Desk) -> io::Result<Server> {
+    pub fn start(listener: Listener, hub: Hub) -> io::Result<Server> {
         // For every session that may be ended at once, and a list of them.
         let threads = JOBS_MAX + 1;
         let runtime =
             Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(threads).build()?;
-        let shown = listener.shown(desk.access().tls.is_some());
+        let shown = listener.shown(hub.access().tls.is_some());
         let (running, until) = oneshot::channel();
-        let serving = serve(&runtime, &listener.socket, desk)?;
+        let serving = serve(&runtime, &listener.socket, hub)?;
         let body = move || {
             let _ = runtime.block_on(until);
             serving.abort();
@@ -87,9 +87,9 @@ impl Drop for Server {
 }
 
 /// Spawns the listening task on the runtime.
-fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>> {
+fn serve(runtime: &Runtime, socket: &Socket, hub: Hub) -> io::Result<Task<()>> {
     let _context = runtime.enter();
-    let router = api::router(desk.clone());
+    let router = api::router(hub.clone());
     Ok(match socket {
         Socket::Unix(listener) => {
             let listener = UnixListener::from_std(listener.try_clone()?)?;
@@ -110,9 +110,8 @@ fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>>
                     let (stream, from) = listener.accept().await?;
                     Ok((stream, Peer::Remote(from)))
                 };
-                let answer = |stream, peer, deadline| {
-                    remote(stream, peer, deadline, desk.access().tls, router.clone())
-                };
+                let answer =
+                    |stream, peer, deadline| remote(stream, peer, deadline, hub.access().tls, router.clone());
                 accept(next, answer).await;
             })
         }

@@ -1,6 +1,6 @@
 //! The server with well-behaved and misbehaving clients, on both kinds of listener.
 
-use admin::{CONNECTIONS_MAX, Desk, Format, Listener, Readings, Refused, Server, Sessions, State};
+use admin::{CONNECTIONS_MAX, Format, Hub, Listener, Readings, Refused, Server, Sessions, State};
 use config::AdminAddress;
 use reactor::cpu::{self, Snapshot, Times};
 use serde_json::{Map, Value};
@@ -26,7 +26,7 @@ impl Sessions for Nobody {
         Ok(Vec::new())
     }
 
-    fn end(&self, _: u64, _: bool, _: &str, _: &Desk) -> Result<Vec<String>, Refused> {
+    fn end(&self, _: u64, _: bool, _: &str, _: &Hub) -> Result<Vec<String>, Refused> {
         Ok(Vec::new())
     }
 }
@@ -78,7 +78,7 @@ impl Sessions for Held {
         Ok(vec![serde_json::json!({ "id": 7 })])
     }
 
-    fn end(&self, _: u64, _: bool, _: &str, _: &Desk) -> Result<Vec<String>, Refused> {
+    fn end(&self, _: u64, _: bool, _: &str, _: &Hub) -> Result<Vec<String>, Refused> {
         Ok(Vec::new())
     }
 }
@@ -86,7 +86,7 @@ impl Sessions for Held {
 /// A server in this process.
 struct Served {
     server: Server,
-    desk: Desk,
+    hub: Hub,
     _directory: TempDir,
 }
 
@@ -115,12 +115,8 @@ impl Served {
     ) -> Served {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let listener = Listener::bind(&address(&directory)).expect("a free place");
-        let desk = Desk::new(|_| false, sessions, readings);
-        Served {
-            server: Server::start(listener, desk.clone()).expect("a thread"),
-            desk,
-            _directory: directory,
-        }
+        let hub = Hub::new(|_| false, sessions, readings);
+        Served { server: Server::start(listener, hub.clone()).expect("a thread"), hub, _directory: directory }
     }
 
     /// A client that follows events, after it has received the first.
@@ -201,7 +197,7 @@ fn only_luns_that_are_answered_are_read() {
     let socket = |directory: &TempDir| AdminAddress::Unix(directory.path().join("admin.sock"));
     let served = Served::reading(Arc::new(Nobody), asked.clone(), socket);
     let luns = ["a", "b", "c"].map(|name| serde_json::json!({ "name": name })).into();
-    served.desk.publish(State { luns, ..State::default() });
+    served.hub.publish(State { luns, ..State::default() });
     for (path, names) in
         [("/v1/luns?limit=1", &["a"][..]), ("/v1/luns/b", &["b"]), ("/v1/luns", &["a", "b", "c"])]
     {
@@ -256,7 +252,7 @@ fn a_client_that_does_not_read_its_events_is_dropped_with_a_message() {
         let large: Value = "x".repeat(64 << 10).into();
         // Far more than is kept for it, and than the kernel buffers.
         for _ in 0..1000 {
-            served.desk.report("large", &large);
+            served.hub.report("large", &large);
         }
         let mut all = Vec::new();
         slow.read_to_end(&mut all).expect("it ends");
@@ -276,7 +272,7 @@ fn connections_that_say_nothing_do_not_end_one_that_follows_events() {
     let _idle: Vec<_> = (0..2 * CONNECTIONS_MAX).map(|_| served.connect()).collect();
     // All of them have been accepted.
     served.snapshot();
-    served.desk.report("happened", &"x".into());
+    served.hub.report("happened", &"x".into());
     let mut read = String::new();
     let mut part = [0; 4096];
     while !read.contains("event: happened") {

@@ -24,7 +24,6 @@ mod immediate_write;
 pub(crate) mod inspect;
 mod kind;
 mod leaving;
-mod lines;
 mod listeners;
 pub(crate) mod lun;
 mod migration;
@@ -33,6 +32,7 @@ mod session;
 mod stall;
 mod stop;
 mod task;
+mod throttle;
 mod trace;
 mod traffic;
 mod unit;
@@ -52,10 +52,9 @@ use aoe::Ethernet;
 use budget::Budget;
 use buffer::Buffers;
 use connection::{Connection, Endings};
-use devices::DeviceDesk;
+use devices::RdmaDevices;
 use functions::Functions;
 use leaving::ChangesHere;
-use lines::Lines;
 use listeners::Listeners;
 use migration::Migration;
 use proto::time::Time;
@@ -68,6 +67,7 @@ use std::time::Duration;
 use stop::Stop;
 use store::lane::{OpId, Outcome};
 use task::Task;
+use throttle::Throttles;
 use unit::{Unit, Units};
 
 /// A core with its kernel `I`.
@@ -89,7 +89,7 @@ pub(crate) struct Core<I: Io> {
     migration: Migration,
     buffers: Buffers,
     budget: Budget,
-    lines: Lines,
+    throttles: Throttles,
     /// `stall_timeout`.
     stall_nanos: u64,
     /// Changes of what is served that wait on this core for sessions to end or units to be reconfigured.
@@ -100,7 +100,7 @@ pub(crate) struct Core<I: Io> {
     next_tick: Time,
     stop: Stop,
     listeners: Listeners,
-    devices: DeviceDesk,
+    devices: RdmaDevices,
     ethernet: Ethernet<I::Line>,
 }
 
@@ -147,7 +147,7 @@ impl<I: Io> Core<I> {
             migration: Migration::default(),
             buffers: Buffers::default(),
             budget: Budget::new(),
-            lines: Lines::default(),
+            throttles: Throttles::default(),
             stall_nanos,
             changes: ChangesHere::default(),
             agenda: Agenda::new(),
@@ -156,7 +156,7 @@ impl<I: Io> Core<I> {
             next_tick: Time(0),
             stop: Stop::default(),
             listeners: Listeners::default(),
-            devices: DeviceDesk::default(),
+            devices: RdmaDevices::default(),
             ethernet,
         }
     }
@@ -238,8 +238,8 @@ impl<I: Io> Core<I> {
             self.ethernet.next_interface_check(self.next_tick).map(|look| look.max(next))
         };
         let timer = timer.map(until);
-        let Some(due) = self.lines.due() else { return self.idle(now, timer) };
-        let nap = due.since(now).max(lines::NAP);
+        let Some(due) = self.throttles.due() else { return self.idle(now, timer) };
+        let nap = due.since(now).max(throttle::NAP);
         if due <= now { Wait::No } else { self.idle(now, Some(timer.map_or(nap, |timer| timer.min(nap)))) }
     }
 
@@ -253,7 +253,7 @@ impl<I: Io> Core<I> {
     /// do not need is kept out of line, so that they do not pay for its stack frame and registers.
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I>>) {
         self.agenda.is_unsettled = false;
-        let mut work = if self.run_all() | self.run_lines() { Work::Own } else { Work::None };
+        let mut work = if self.run_all() | self.run_throttles() { Work::Own } else { Work::None };
         for &completion in &*completions {
             work = work.max(kind::work(completion.tag));
             self.dispatch(completion);

@@ -1,4 +1,4 @@
-//! How much may be done per second, by all cores together: see [`crate::core`]'s `lines`, where commands wait
+//! How much may be done per second, by all cores together: see [`crate::core`]'s `throttle`, where commands wait
 //! for it.
 //!
 //! A limit is one number that cores share: the time at which everything admitted so far would be through at
@@ -101,7 +101,7 @@ type Ticks = u64;
 const TICKS_PER_NANO: Ticks = 16;
 const TICKS_PER_SECOND: Ticks = 1_000_000_000 * TICKS_PER_NANO;
 
-/// How far a line may fall behind its pace and still make up for it, and how far ahead of its place a command
+/// How far a throttle may fall behind its pace and still make up for it, and how far ahead of its place a command
 /// may go, if it is no smaller than those before it. A burst of this length is tolerable in any second.
 const SLACK: Duration = Duration::from_millis(10);
 
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(take(), dues[5]);
     }
 
-    /// Bytes that each line moves in this many seconds, when each always has another command of the same
+    /// Bytes that each throttle moves in this many seconds, when each always has another command of the same
     /// size.
     fn shares(limit: &Arc<Limit>, sizes: &[u32], seconds: u64) -> Vec<u64> {
         let mut shares = vec![0; sizes.len()];
@@ -379,10 +379,12 @@ mod tests {
             let share = Share::of(limit.clone());
             (share.take(Time(SECOND), *bytes), Some(Waits::at(&share)), share)
         };
-        let mut lines: Vec<_> = sizes.iter().map(begin).collect();
+        let mut throttles: Vec<_> = sizes.iter().map(begin).collect();
         loop {
-            let first = (0..lines.len()).min_by_key(|line| lines[*line].0).expect("there are lines");
-            let (due, waits, share) = &mut lines[first];
+            let first = (0..throttles.len())
+                .min_by_key(|throttle| throttles[*throttle].0)
+                .expect("there are throttles");
+            let (due, waits, share) = &mut throttles[first];
             if *due >= Time((1 + seconds) * SECOND) {
                 return shares;
             }
@@ -394,12 +396,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_seldom_have_their_turn_have_equal_shares_beside_one_with_large_commands() {
+    fn throttles_that_seldom_have_their_turn_have_equal_shares_beside_one_with_large_commands() {
         const MIB: u64 = 1 << 20;
         let limit = Arc::new(limit(None, Some((MIB, 0))));
         let shares = shares(&limit, &[&[1 << 20][..], &[4096; 99]].concat(), 30);
         let (least, most) = (shares[1..].iter().min(), shares[1..].iter().max());
-        let (least, most) = least.zip(most).expect("there are lines");
+        let (least, most) = least.zip(most).expect("there are throttles");
         assert!(most <= &(2 * least), "{least} to {most}");
         let all: u64 = shares.iter().sum();
         // A large command is admitted whole, and does not delay small ones meanwhile.

@@ -245,7 +245,7 @@ pub(crate) type Done = mpsc::Sender<bool>;
 /// What an administrator wants to see of a core's sessions.
 pub(crate) struct Inspection {
     pub(crate) which: Which,
-    pub(crate) reply: mpsc::Sender<Seen>,
+    pub(crate) reply: mpsc::Sender<SessionPage>,
 }
 
 /// Which sessions.
@@ -258,13 +258,13 @@ pub(crate) enum Which {
 }
 
 /// Some of a core's sessions, and the slot at which the next ones begin.
-pub(crate) struct Seen {
-    pub(crate) sessions: Vec<SeenSession>,
+pub(crate) struct SessionPage {
+    pub(crate) sessions: Vec<SessionEntry>,
     pub(crate) next: Option<u32>,
 }
 
 /// A session as its core has it; all but numbers is shared with the core.
-pub(crate) struct SeenSession {
+pub(crate) struct SessionEntry {
     pub(crate) serial: u64,
     pub(crate) way: Way,
     /// With AoE: its interface, and the unit's address on it.

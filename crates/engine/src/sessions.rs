@@ -2,7 +2,7 @@
 //! sessions at a time, and nothing that they serve waits for the answer.
 
 use crate::counters::Counts;
-use crate::message::{DisconnectRefusal, Inspection, Message, Seen, SeenSession, Way, Which};
+use crate::message::{DisconnectRefusal, Inspection, Message, SessionEntry, SessionPage, Way, Which};
 use crate::registry::Registry;
 use reactor::mailbox::Sender;
 use std::collections::BTreeMap;
@@ -137,7 +137,7 @@ impl Sessions {
     }
 
     /// A session that was on this core, and may have moved on. One that has not logged in is not found.
-    fn follow(&self, serial: u64, core: usize) -> Result<Option<SeenSession>, SessionError> {
+    fn follow(&self, serial: u64, core: usize) -> Result<Option<SessionEntry>, SessionError> {
         let (mut place, mut retries) = (Some(core), 0);
         while let Some(core) = place.filter(|_| retries < RETRIES_MAX) {
             if let Some(session) = self.ask(core, Which::Serial(serial))?.sessions.pop() {
@@ -154,15 +154,15 @@ impl Sessions {
         self.registry.active().into_iter().find(|(serial, _)| *serial == id).map(|(_, core)| core)
     }
 
-    fn ask(&self, core: usize, which: Which) -> Result<Seen, SessionError> {
+    fn ask(&self, core: usize, which: Which) -> Result<SessionPage, SessionError> {
         let (reply, seen) = mpsc::channel();
         self.mail[core].post(Message::Inspect(Inspection { which, reply }));
         seen.recv_timeout(ANSWER_WITHIN).map_err(|_| SessionError::Silent)
     }
 }
 
-fn summary(seen: SeenSession) -> SessionSummary {
-    let SeenSession { serial, way, interface, session, target, tally, counters, .. } = seen;
+fn summary(seen: SessionEntry) -> SessionSummary {
+    let SessionEntry { serial, way, interface, session, target, tally, counters, .. } = seen;
     let is_iscsi = session.tsih != 0;
     SessionSummary {
         id: serial,

@@ -70,14 +70,14 @@ pub(crate) struct Opening {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum State {
     Waiting,
-    Found(Spoken),
+    Found(StreamProtocol),
     Failed(String),
     Over,
 }
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Spoken {
+pub(crate) enum StreamProtocol {
     /// iSCSI.
     Iscsi,
     /// iSER over iWARP.
@@ -110,9 +110,9 @@ impl Transport {
     }
 
     /// The protocol that it was found to use, if its machine does not exist yet.
-    pub(crate) fn found(&self) -> Option<Spoken> {
+    pub(crate) fn found(&self) -> Option<StreamProtocol> {
         match self {
-            Transport::Opening(Opening { state: State::Found(spoken), .. }) => Some(*spoken),
+            Transport::Opening(Opening { state: State::Found(protocol), .. }) => Some(*protocol),
             Transport::Opening(_)
             | Transport::Iscsi(_)
             | Transport::Iser(_)
@@ -142,18 +142,20 @@ impl Transport {
     /// The machine of the protocol found takes over, and gets the first bytes again.
     pub(crate) fn open<I: Io>(&mut self, socket: Handle, io: &I) {
         let Transport::Opening(opening) = self else { return };
-        let State::Found(spoken) = opening.state else { return };
+        let State::Found(protocol) = opening.state else { return };
         let now = io.now();
         let (access, from, portal) = (opening.directory.clone(), opening.from, opening.portal);
         let srp = access.srp_config();
         let config = TargetConfig { login_within: opening.deadline.since(now), ..access.iscsi_config() };
-        *self = match spoken {
-            Spoken::Iscsi => Transport::Iscsi(Box::new(IscsiTarget::new(config, access, from, portal, now))),
-            Spoken::Iser => {
+        *self = match protocol {
+            StreamProtocol::Iscsi => {
+                Transport::Iscsi(Box::new(IscsiTarget::new(config, access, from, portal, now)))
+            }
+            StreamProtocol::Iser => {
                 let target = IserTarget::new(config, RECEIVES_MAX, access, from, portal, now);
                 Transport::Iser(channel(socket, target, io))
             }
-            Spoken::Srp => {
+            StreamProtocol::Srp => {
                 Transport::Srp(channel(socket, SrpTarget::new(srp, access, from, portal, now), io))
             }
         };
@@ -618,13 +620,13 @@ impl StreamMachine for Opening {
 impl Opening {
     fn spoken_protocol(&self, bytes: &[u8]) -> State {
         let request = StartFrame::view(bytes).filter(|frame| frame.key == StartFrame::REQUEST);
-        let (spoken, is_offered, name) = match request {
-            None => (Spoken::Iscsi, self.offered.iscsi, "iSCSI"),
-            Some(frame) if has_srp_login(frame) => (Spoken::Srp, self.offered.srp, "SRP"),
-            Some(_) => (Spoken::Iser, self.offered.iser, "iSER"),
+        let (protocol, is_offered, name) = match request {
+            None => (StreamProtocol::Iscsi, self.offered.iscsi, "iSCSI"),
+            Some(frame) if has_srp_login(frame) => (StreamProtocol::Srp, self.offered.srp, "SRP"),
+            Some(_) => (StreamProtocol::Iser, self.offered.iser, "iSER"),
         };
         match is_offered {
-            true => State::Found(spoken),
+            true => State::Found(protocol),
             false => State::Failed(format!("it speaks {name}, which this portal does not offer")),
         }
     }

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     if images && exports { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Whether the goals for images on Ceph are reached.
+/// Whether the goals for Ceph images are reached.
 fn images(directory: &TempDir) -> bool {
     let ceph = Ceph::start();
     let conf = ceph.conf();
@@ -83,7 +83,7 @@ fn images(directory: &TempDir) -> bool {
     are_reached == [true; 2]
 }
 
-/// Whether the goal for exports of NBD servers is reached.
+/// Whether the goal for NBD exports is reached.
 fn exports(directory: &TempDir) -> bool {
     let image = directory.path().join("image");
     File::create(&image).and_then(|file| file.set_len(BYTES)).expect("an image");

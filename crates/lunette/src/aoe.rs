@@ -30,14 +30,14 @@ enum AoeCommand {
     /// Show or set the reserve list: unless it is empty, only the listed addresses may use the unit
     Reserve(ReserveArguments),
     /// Show the health of the disk, by SMART
-    Smart(Asked),
+    Smart(UnitArguments),
     /// Show or switch a feature
     Feature(FeatureArguments),
 }
 
 /// A unit, and how to show it.
 #[derive(Debug, Args)]
-struct Asked {
+struct UnitArguments {
     /// The unit: aoe://IFACE/SHELF.SLOT
     url: String,
     /// Print JSON
@@ -48,7 +48,7 @@ struct Asked {
 #[derive(Debug, Args)]
 struct FeatureArguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: UnitArguments,
     /// The feature
     feature: Feature,
     /// On or off [default: show the current state]
@@ -137,7 +137,7 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
     }))
 }
 
-impl Asked {
+impl UnitArguments {
     /// The answer, as text under the unit's name or as JSON.
     fn render(&self, output: &impl Serialize, write: impl FnOnce(&mut Rows)) -> String {
         if self.json {

@@ -12,8 +12,8 @@ mod state;
 pub(crate) mod tally;
 
 use crate::notify;
-use admin::{Access, Answer, ChangeRequest, Desk, Done, Fault, Job, Refusal, Refused, State};
-use change::{Taken, promptly};
+use admin::{Access, Answer, ChangeRequest, Done, Fault, Hub, Job, Refusal, Refused, State};
+use change::{AppliedSteps, promptly};
 use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
 use engine::daemon::NotSaved;
 use engine::{Daemon, Moving, Patience};
@@ -35,7 +35,7 @@ pub(crate) struct Live {
     /// Makes versions unique among processes and among the changes of this one.
     start: u64,
     changes: u64,
-    desk: Desk,
+    hub: Hub,
     tally: Arc<Tally>,
     /// The user whose privileges it has, if it has dropped root's.
     user: Option<String>,
@@ -47,12 +47,12 @@ impl Live {
         daemon: Daemon,
         options: ServeOptions,
         checked: Checked,
-        desk: Desk,
+        hub: Hub,
         tally: Arc<Tally>,
     ) -> Live {
         let Checked { shown, text, .. } = checked;
         let start = RandomState::new().hash_one(std::process::id());
-        let live = Live { daemon, options, shown, text, start, changes: 0, desk, tally, user: None };
+        let live = Live { daemon, options, shown, text, start, changes: 0, hub, tally, user: None };
         live.publish();
         live
     }
@@ -64,7 +64,7 @@ impl Live {
 
     /// Handles a client's request.
     pub(crate) fn take(&mut self, job: Job) {
-        let answer = match self.desk.access().admits(job.token.as_ref()) {
+        let answer = match self.hub.access().admits(job.token.as_ref()) {
             true => match &job.change {
                 ChangeRequest::Activate { lun } if !job.dry_run => {
                     match self.move_here(lun, job.expected.as_deref()) {
@@ -76,17 +76,17 @@ impl Live {
             },
             false => Err(revoked()),
         };
-        audit(&self.desk, &self.tally, &job.who, &job.change, job.dry_run, &answer);
+        audit(&self.hub, &self.tally, &job.who, &job.change, job.dry_run, &answer);
         job.answer(answer);
     }
 
     /// Answers once the LUN has moved, or failed to. Neither other changes nor signals wait for that.
     fn await_move(&self, job: Job, moving: Moving) {
-        let (desk, tally, version) = (self.desk.clone(), self.tally.clone(), self.version());
+        let (hub, tally, version) = (self.hub.clone(), self.tally.clone(), self.version());
         let wait = move || {
             let ChangeRequest::Activate { lun } = &job.change else { return };
             let answer = moved(lun, moving.wait(), version);
-            audit(&desk, &tally, &job.who, &job.change, job.dry_run, &answer);
+            audit(&hub, &tally, &job.who, &job.change, job.dry_run, &answer);
             job.answer(answer);
         };
         // Without a thread, the client is disconnected.
@@ -105,7 +105,7 @@ impl Live {
             return;
         }
         let answer = self.handle(&ChangeRequest::Reload, false, None);
-        audit(&self.desk, &self.tally, "SIGHUP", &ChangeRequest::Reload, false, &answer);
+        audit(&self.hub, &self.tally, "SIGHUP", &ChangeRequest::Reload, false, &answer);
         if let Err(refused) = answer {
             for Fault { place, what, fix } in &refused.faults {
                 tracing::error!("{place}: {what}; {fix}");
@@ -139,7 +139,7 @@ impl Live {
 
     fn publish(&self) {
         notify::changed(self.config());
-        self.desk.publish(State {
+        self.hub.publish(State {
             version: self.version(),
             file: self.shown.clone(),
             luns: state::luns(self.daemon.config(), self.daemon.units()),
@@ -203,7 +203,7 @@ impl Live {
             let fault = fault("--config", "the daemon was started without a configuration file", fix);
             return Err(refused(Refusal::Conflict, "there is no file to reload", vec![fault]));
         }
-        let running = self.desk.access();
+        let running = self.hub.access();
         let read = match &self.options.config {
             Some(_) => Checked::from_options(&self.options),
             None => Checked::from_text(&self.options, &self.text, None),
@@ -230,7 +230,7 @@ impl Live {
         if let Some(path) = &path {
             self.check_unchanged(path)?;
         }
-        let access = self.desk.access();
+        let access = self.hub.access();
         let checked = Checked::from_text(&self.options, &text, Some(access.rights().clone()))
             .map_err(|problems| invalid(&problems))?;
         let new = match path.filter(|_| !dry_run && text != self.text) {
@@ -248,7 +248,7 @@ impl Live {
             && let Err(error) = new.commit(&self.text)
         {
             let mut refused = unwritable(path, &error);
-            refused.faults.extend(change::roll_back(&mut self.daemon, &made.before, &made.taken));
+            refused.faults.extend(change::roll_back(&mut self.daemon, &made.before, &made.applied));
             refused.title = match refused.faults.len() {
                 1 => "the configuration file cannot be written; the change was undone",
                 _ => {
@@ -340,7 +340,7 @@ impl Live {
         access: Access,
         dry_run: bool,
         may_lose_data: Option<&str>,
-    ) -> Result<Made, Refused> {
+    ) -> Result<AppliedChange, Refused> {
         let Checked { config, shown, warnings, .. } = checked;
         let before = self.daemon.config().clone();
         let patience = self.daemon.patience();
@@ -354,38 +354,38 @@ impl Live {
             })?
         };
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        let mut taken = Taken::default();
+        let mut applied = AppliedSteps::default();
         if !dry_run {
             // A removed token is invalid at once, however long the steps take.
-            let admitted = self.desk.access();
-            self.desk.admit(access);
-            if let Err(failed) = change::make(&mut self.daemon, &planned, &config, &mut taken) {
-                let refused = self.fail(failed, &before, &taken);
-                self.desk.admit(admitted);
+            let admitted = self.hub.access();
+            self.hub.admit(access);
+            if let Err(failed) = change::make(&mut self.daemon, &planned, &config, &mut applied) {
+                let refused = self.fail(failed, &before, &applied);
+                self.hub.admit(admitted);
                 return Err(refused);
             }
-            warnings.extend(taken.notices());
-            self.changes += u64::from(self.shown != shown || !taken.steps.is_empty());
+            warnings.extend(applied.notices());
+            self.changes += u64::from(self.shown != shown || !applied.steps.is_empty());
             self.shown = shown;
             self.publish();
         }
         let done = Done { steps: planned.texts(), warnings, version: self.version() };
-        Ok(Made { done, before, taken })
+        Ok(AppliedChange { done, before, applied })
     }
 
     /// A step has failed: rolls the change back.
-    fn fail(&mut self, failed: Fault, before: &Config, taken: &Taken) -> Refused {
-        if taken.is_empty() {
+    fn fail(&mut self, failed: Fault, before: &Config, applied: &AppliedSteps) -> Refused {
+        if applied.is_empty() {
             return refused(Refusal::Failed, "a step failed; nothing has changed", vec![failed]);
         }
         let mut faults = vec![failed];
         let title = match self.daemon.patience().has_ended() {
             true => {
-                faults.extend(taken.faults());
+                faults.extend(applied.faults());
                 "the daemon is stopping before the change is complete; the next start uses the file"
             }
             false => {
-                faults.extend(change::roll_back(&mut self.daemon, before, taken));
+                faults.extend(change::roll_back(&mut self.daemon, before, applied));
                 match faults.len() {
                     1 => "a step failed; the steps before it were undone",
                     _ => "a step failed; the steps before it were undone, but not completely",
@@ -399,7 +399,7 @@ impl Live {
 }
 
 /// Reports a change, its author and its outcome in the log and as an event.
-fn audit(desk: &Desk, tally: &Tally, who: &str, change: &ChangeRequest, dry_run: bool, answer: &Answer) {
+fn audit(hub: &Hub, tally: &Tally, who: &str, change: &ChangeRequest, dry_run: bool, answer: &Answer) {
     let dry = if dry_run { " (dry run)" } else { "" };
     let outcome = match answer {
         Ok(Done { steps, .. }) => {
@@ -417,7 +417,7 @@ fn audit(desk: &Desk, tally: &Tally, who: &str, change: &ChangeRequest, dry_run:
     if !dry_run {
         let steps = answer.as_ref().map_or(&[][..], |done| &done.steps);
         let data = events::change(who, &change.to_string(), outcome, steps);
-        desk.report("change", &events::timed(data));
+        hub.report("change", &events::timed(data));
     }
 }
 
@@ -447,11 +447,11 @@ fn revoked() -> Refused {
 }
 
 /// A change that was made.
-struct Made {
+struct AppliedChange {
     done: Done,
     /// What was served before.
     before: Config,
-    taken: Taken,
+    applied: AppliedSteps,
 }
 
 fn fault(place: &str, what: &str, fix: &str) -> Fault {

@@ -43,7 +43,7 @@ use live::sessions::Sessions;
 use live::tally::Tally;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
-use signals::{Asked, Caught};
+use signals::{DaemonSignals, SignalRequest};
 use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::net::TcpListener;
@@ -186,7 +186,7 @@ fn serve(mut options: Serve) -> ExitCode {
 /// Events for the thread that owns the daemon.
 enum Event {
     /// A signal.
-    Signal(Asked),
+    Signal(SignalRequest),
     /// A client of the admin interface.
     Job(Box<admin::Job>),
 }
@@ -219,14 +219,14 @@ fn run_daemon(
     let sessions = Arc::new(Sessions(daemon.sessions()));
     let readings = Readings { meters: daemon.meters(), sessions: daemon.sessions(), tally: tally.clone() };
     let readings = Arc::new(readings);
-    let desk = admin::Desk::new(move |job| jobs.send(Event::Job(Box::new(job))).is_ok(), sessions, readings);
+    let hub = admin::Hub::new(move |job| jobs.send(Event::Job(Box::new(job))).is_ok(), sessions, readings);
     // The access rules, before any client is answered.
-    desk.admit(access);
+    hub.admit(access);
     let admin = listener
-        .map(|listener| admin::Server::start(listener, desk.clone()))
+        .map(|listener| admin::Server::start(listener, hub.clone()))
         .transpose()
         .map_err(|error| Failure::failed(format!("the admin interface cannot start: {error}")))?;
-    let published = desk.clone();
+    let published = hub.clone();
     spawn("events", move || happened.publish(&published))?;
     let host = host_name();
     let running = Running {
@@ -239,7 +239,7 @@ fn run_daemon(
     let banner = banner(&checked.config, &running);
     let turns = daemon.turns();
     let name = user.map(|user| user.name().to_owned());
-    let mut live = Live::new(daemon, options, checked, desk, tally).with_rights_of(name);
+    let mut live = Live::new(daemon, options, checked, hub, tally).with_rights_of(name);
     forward(signals, live.patience().clone(), events)?;
     // A pipe that is not read may block, and the end does not wait for it.
     spawn("banner", move || say(&banner))?;
@@ -269,11 +269,15 @@ fn wanted(options: &ServeOptions) -> Result<(Checked, Access), Failure> {
 }
 
 /// Notifies the thread that owns the daemon of signals.
-fn forward(mut signals: Caught, patience: Patience, events: mpsc::Sender<Event>) -> Result<(), Failure> {
+fn forward(
+    mut signals: DaemonSignals,
+    patience: Patience,
+    events: mpsc::Sender<Event>,
+) -> Result<(), Failure> {
     spawn("signals", move || {
         loop {
             let asked = signals.next();
-            if asked == Asked::End {
+            if asked == SignalRequest::End {
                 // For whatever change is in progress and waits.
                 patience.end();
             }
@@ -289,10 +293,10 @@ fn handle_requests(live: &mut Live, received: &mpsc::Receiver<Event>) {
     // What came before the signal that ends it is not begun any more.
     while !live.patience().has_ended() {
         match received.recv_timeout(if live.has_leaving() { CHECK_EVERY } else { Duration::MAX }) {
-            Ok(Event::Signal(Asked::Reload)) => live.hang_up(),
+            Ok(Event::Signal(SignalRequest::Reload)) => live.hang_up(),
             Ok(Event::Job(job)) => live.take(*job),
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Event::Signal(Asked::End)) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(Event::Signal(SignalRequest::End)) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
 }

@@ -25,14 +25,14 @@ const POWER: i32 = 30;
 const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
 /// The signals of a daemon, caught as soon as this exists.
-pub(crate) struct Caught {
+pub(crate) struct DaemonSignals {
     signals: Signals,
     /// Once it is set, the next signal that requests the end ends the process at once.
     stopping: Arc<AtomicBool>,
 }
 
 /// Catches signals: before anything is served, so that none is lost.
-pub(crate) fn catch() -> io::Result<Caught> {
+pub(crate) fn catch() -> io::Result<DaemonSignals> {
     let stopping = Arc::new(AtomicBool::new(false));
     let ends = [SIGINT, SIGTERM, SIGQUIT];
     for signal in ends {
@@ -41,7 +41,7 @@ pub(crate) fn catch() -> io::Result<Caught> {
     let signals = Signals::new(ends)?;
     // Signals that cannot be caught are left alone: valgrind reserves the last one.
     BYSTANDERS.into_iter().chain(REAL_TIME).for_each(|signal| _ = signals.add_signal(signal));
-    Ok(Caught { signals, stopping })
+    Ok(DaemonSignals { signals, stopping })
 }
 
 /// Receives the first interrupt of a tool; the next one ends the process at once.
@@ -64,27 +64,27 @@ pub(crate) fn interrupts() -> io::Result<Receiver<()>> {
 
 /// What a signal requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum SignalRequest {
     /// The end.
     End,
     /// A reload of the configuration file.
     Reload,
 }
 
-impl Caught {
+impl DaemonSignals {
     /// Waits for a signal that requests the end, where nothing can be reloaded.
     pub(crate) fn wait(&mut self) {
-        while self.next() == Asked::Reload {
+        while self.next() == SignalRequest::Reload {
             tracing::warn!("SIGHUP is ignored: there is no configuration file to reload");
         }
     }
 
     /// Waits for a signal that requests something.
-    pub(crate) fn next(&mut self) -> Asked {
+    pub(crate) fn next(&mut self) -> SignalRequest {
         for signal in self.signals.forever() {
             match signal {
                 SIGINT | SIGTERM | SIGQUIT => break,
-                SIGHUP => return Asked::Reload,
+                SIGHUP => return SignalRequest::Reload,
                 other => {
                     let name = low_level::signal_name(other)
                         .map_or_else(|| format!("signal {other}"), str::to_owned);
@@ -93,6 +93,6 @@ impl Caught {
             }
         }
         self.stopping.store(true, Ordering::SeqCst);
-        Asked::End
+        SignalRequest::End
     }
 }

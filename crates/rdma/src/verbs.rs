@@ -30,7 +30,7 @@ mod sink;
 mod survey;
 mod sys;
 
-pub use devices::{Change, Devices, Happened};
+pub use devices::{Change, DeviceEvent, Devices};
 pub use library::Missing;
 pub use listener::{Arrival, Incoming, Listener};
 pub use pair::{Depths, QueuePair};

@@ -19,7 +19,7 @@ use crate::io::{Errno, Handle, Io, Tag};
 use proto::services::TaskId;
 use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
-use receive::{Brought, Receiver};
+use receive::{Delivered, Receiver};
 use send::{Flushed, Sender, When};
 use std::time::Duration;
 use wire::{Places, Span};
@@ -61,7 +61,7 @@ pub struct InFlight {
 }
 
 /// Received commands, and the answers to them.
-pub struct Desk<'a> {
+pub struct Exchange<'a> {
     unread: &'a [u8],
     receiver: &'a mut Receiver,
     sender: &'a mut Sender,
@@ -69,7 +69,7 @@ pub struct Desk<'a> {
     is_shared: bool,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> Exchange<'a> {
     /// The next bytes, if this many have been received.
     #[inline]
     pub fn header(&self, len: u32) -> Option<&'a [u8]> {
@@ -154,18 +154,18 @@ impl Stream {
             return false;
         }
         match self.receiver.bring(io, machine) {
-            Brought::Something => {
+            Delivered::Something => {
                 self.fed += 1;
                 return true;
             }
-            Brought::NoMemory => self.wants_feed = true,
-            Brought::Short(_) if self.end.is_some() => {
+            Delivered::NoMemory => self.wants_feed = true,
+            Delivered::Short(_) if self.end.is_some() => {
                 self.report_end(io, machine);
                 return true;
             }
-            Brought::Short(Want::Nothing) => {}
-            Brought::Short(_) if self.is_held => {}
-            Brought::Short(want) => self.wants_feed = !self.receiver.post(io, self.socket, want),
+            Delivered::Short(Want::Nothing) => {}
+            Delivered::Short(_) if self.is_held => {}
+            Delivered::Short(want) => self.wants_feed = !self.receiver.post(io, self.socket, want),
         }
         false
     }
@@ -185,11 +185,11 @@ impl Stream {
 
     /// The received commands, to be answered on arrival: nothing else happens to the stream meanwhile.
     #[inline]
-    pub fn desk<'a, I: Io>(&'a mut self, io: &'a mut I) -> Desk<'a> {
+    pub fn exchange<'a, I: Io>(&'a mut self, io: &'a mut I) -> Exchange<'a> {
         let is_shared = io.is_shared();
         let unread = self.receiver.unread().map_or(&[][..], |unread| io.arena().bytes(unread));
         let Stream { receiver, sender, fed, .. } = self;
-        Desk { unread, receiver, sender, fed, is_shared }
+        Exchange { unread, receiver, sender, fed, is_shared }
     }
 
     /// A header and the body after it, which have been received, were used in place. False: the connection

@@ -20,23 +20,23 @@ use super::statistics::Summary;
 /// Width of every chart in its own units; the page scales it. Small, so that text stays readable on a phone.
 pub(super) const WIDTH: f64 = 400.0;
 
-/// The look of a series, the same everywhere in a report: a colour, and a marker and a dash pattern that work
+/// The style of a series, the same everywhere in a report: a colour, and a marker and a dash pattern that work
 /// without colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Look(pub(super) usize);
+pub(super) struct SeriesStyle(pub(super) usize);
 
 /// Number of distinct looks.
-pub(super) const LOOKS: usize = 8;
+pub(super) const SERIES_STYLES: usize = 8;
 
-impl Look {
+impl SeriesStyle {
     /// The class for colour and dash pattern.
     pub(super) fn class(self) -> String {
-        format!("s{}", self.0 % LOOKS)
+        format!("s{}", self.0 % SERIES_STYLES)
     }
 
     /// Draws the marker.
     fn mark(self, svg: &mut Svg, x: f64, y: f64) {
-        let points: &[(f64, f64)] = match self.0 % LOOKS {
+        let points: &[(f64, f64)] = match self.0 % SERIES_STYLES {
             0 => return svg.circle(x, y, 4.0, &format!("mark {}", self.class())),
             1 => &[(-3.8, -3.8), (3.8, -3.8), (3.8, 3.8), (-3.8, 3.8)],
             2 => &[(0.0, -5.0), (4.6, 3.6), (-4.6, 3.6)],
@@ -67,7 +67,7 @@ impl Look {
 /// One series of a chart.
 pub(super) struct Series {
     pub(super) name: String,
-    pub(super) look: Look,
+    pub(super) style: SeriesStyle,
     /// A figure for each position on the x axis; `None`: not measured.
     pub(super) points: Vec<Option<Summary>>,
 }
@@ -86,16 +86,16 @@ pub(super) struct Frame<'a> {
 }
 
 /// The symbol beside the name in a legend of bars.
-pub(super) fn bar_swatch(look: Look) -> String {
+pub(super) fn bar_swatch(style: SeriesStyle) -> String {
     let mut svg = Svg::new(34.0, 14.0, "");
-    bars::bar(&mut svg, look, (6.0, 1.0), (22.0, 12.0));
+    bars::bar(&mut svg, style, (6.0, 1.0), (22.0, 12.0));
     svg.finish()
 }
 
 /// The symbol beside the name in a legend of lines.
-pub(super) fn line_swatch(look: Look) -> String {
+pub(super) fn line_swatch(style: SeriesStyle) -> String {
     let mut svg = Svg::new(34.0, 14.0, "");
-    svg.polyline(&[(1.0, 7.0), (33.0, 7.0)], &format!("line {}", look.class()));
-    look.mark(&mut svg, 17.0, 7.0);
+    svg.polyline(&[(1.0, 7.0), (33.0, 7.0)], &format!("line {}", style.class()));
+    style.mark(&mut svg, 17.0, 7.0);
     svg.finish()
 }

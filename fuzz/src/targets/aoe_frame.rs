@@ -4,7 +4,7 @@
 
 use crate::Input;
 use crate::above::Above;
-use proto::aoe::target::{Config, Export, Kind, Target, announce, answer_query, look};
+use proto::aoe::target::{Config, Export, Kind, Target, announce, answer_query, classify};
 use proto::services::{Down, Ending, TaskId};
 use proto::time::{Stamp, Time};
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl Session {
             head[14] = 0x10;
             head[16..19].copy_from_slice(&[0, 1, 2]);
         }
-        self.look(&frame);
+        self.classify(&frame);
         self.frames += 1;
         let place = Span { buffer: BufferId(2), len: frame.len() as u32, offset: self.frames << 16 };
         if self.target.receive(self.now, Stamp(self.now.0), &frame, place) {
@@ -116,7 +116,7 @@ impl Session {
     }
 
     /// How the interface parses it before it knows its session.
-    fn look(&self, frame: &[u8]) {
+    fn classify(&self, frame: &[u8]) {
         let config = [0x61; 1024];
         let len = self.frames as usize & 0x03ff;
         let export = Export {
@@ -129,7 +129,7 @@ impl Session {
         };
         let mut out = [0; FRAME_BYTES_MAX as usize];
         assert_eq!(announce(&export, &mut out), Some((32 + len).max(60)));
-        let sight = look(frame);
+        let sight = classify(frame);
         if let Some(answered) = answer_query(frame, &export, &mut out) {
             let sight = sight.expect("only what is understood is answered");
             assert!(sight.kind == Kind::Query && sight.to.covers(E1_2));

@@ -1,15 +1,15 @@
-//! Compares results with the marks.
+//! Compares results with the goals.
 
+use super::goals::{FILES, Figure, Goal, MORE_CORES};
 use super::limits::LIMITS;
-use super::marks::{FILES, Figure, MORE_CORES, Mark};
 use super::plan::CORES_MIN;
 use super::results::{Medians, Results};
 use crate::instructions::Figures;
 use std::fmt::Write as _;
 
-/// A mark, and the result.
+/// A goal, and the result.
 pub(super) struct Evaluated {
-    pub(super) mark: Mark,
+    pub(super) goal: Goal,
     /// Ours and theirs; `None`: a row has no result.
     pub(super) figures: Option<(Medians, Medians)>,
     /// Ratio of commands per second, ours to theirs: the median of the ratios within each repetition. If the
@@ -18,21 +18,21 @@ pub(super) struct Evaluated {
 }
 
 impl Evaluated {
-    pub(super) fn new(mark: Mark, results: &Results) -> Evaluated {
-        let ours = results.medians(&mark.ours);
+    pub(super) fn new(goal: Goal, results: &Results) -> Evaluated {
+        let ours = results.medians(&goal.ours);
         let scaled = |(side, times): &(_, f64)| {
             results.medians(side).map(|figures| Medians { iops: figures.iops * times, ..figures })
         };
-        let theirs: Option<Vec<Medians>> = mark.against.iter().map(scaled).collect();
-        let counts = |a: Medians, b: Medians| if (mark.of_several)(a.iops, b.iops) == a.iops { a } else { b };
+        let theirs: Option<Vec<Medians>> = goal.against.iter().map(scaled).collect();
+        let counts = |a: Medians, b: Medians| if (goal.of_several)(a.iops, b.iops) == a.iops { a } else { b };
         let theirs = theirs.and_then(|all| all.into_iter().reduce(counts));
-        let pairs = median_of_pairs(&mark, results);
-        Evaluated { figures: ours.zip(theirs), pairs, mark }
+        let pairs = median_of_pairs(&goal, results);
+        Evaluated { figures: ours.zip(theirs), pairs, goal }
     }
 
     pub(super) fn ratio(&self) -> Option<f64> {
         let (ours, theirs) = self.figures?;
-        match self.mark.figure {
+        match self.goal.figure {
             Figure::Iops => self.pairs,
             Figure::TargetCpu => Some(theirs.target_cpu? / ours.target_cpu?),
             Figure::InitiatorCpu => Some(theirs.initiator_cpu? / ours.initiator_cpu?),
@@ -40,17 +40,17 @@ impl Evaluated {
     }
 
     pub(super) fn is_reached(&self) -> bool {
-        self.ratio().is_some_and(|ratio| ratio >= self.mark.at_least)
+        self.ratio().is_some_and(|ratio| ratio >= self.goal.at_least)
     }
 }
 
-fn median_of_pairs(mark: &Mark, results: &Results) -> Option<f64> {
+fn median_of_pairs(goal: &Goal, results: &Results) -> Option<f64> {
     let theirs = |repetition: u32| {
         let figure = |(side, times): &(_, f64)| Some(results.iops(side)?.get(&repetition)? * times);
-        mark.against.iter().map(figure).collect::<Option<Vec<f64>>>()?.into_iter().reduce(mark.of_several)
+        goal.against.iter().map(figure).collect::<Option<Vec<f64>>>()?.into_iter().reduce(goal.of_several)
     };
     let ratio = |(repetition, iops): (&u32, &f64)| Some(iops / theirs(*repetition)?);
-    let mut ratios: Vec<f64> = results.iops(&mark.ours)?.iter().filter_map(ratio).collect();
+    let mut ratios: Vec<f64> = results.iops(&goal.ours)?.iter().filter_map(ratio).collect();
     ratios.sort_by(f64::total_cmp);
     ratios.get(ratios.len().checked_sub(1)? / 2).copied()
 }
@@ -59,14 +59,14 @@ fn verdict(is_reached: bool) -> &'static str {
     if is_reached { "reached" } else { "**missed**" }
 }
 
-/// All marks as Markdown.
+/// All goals as Markdown.
 pub(super) fn table(evaluated: &[Evaluated]) -> String {
     let mut text = String::from(
-        "| section | point | against | k IOPS | theirs | ratio, in pairs | mark | | CPU, us per command | theirs |\n\
+        "| section | point | against | k IOPS | theirs | ratio, in pairs | goal | | CPU, us per command | theirs |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for evaluated in evaluated {
-        let Mark { ours, name, at_least, .. } = &evaluated.mark;
+        let Goal { ours, name, at_least, .. } = &evaluated.goal;
         let ratio = evaluated.ratio().map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
         let (figures, times) = match evaluated.figures {
             Some((ours, theirs)) => (
@@ -89,7 +89,7 @@ pub(super) fn table(evaluated: &[Evaluated]) -> String {
 
 /// A note if there are too few cores to measure the gain from more of them.
 pub(super) fn more_cores(evaluated: &[Evaluated]) -> String {
-    if evaluated.iter().any(|evaluated| evaluated.mark.ours.section == MORE_CORES) {
+    if evaluated.iter().any(|evaluated| evaluated.goal.ours.section == MORE_CORES) {
         return String::new();
     }
     format!(

@@ -1,7 +1,7 @@
 //! How fast fio reads a file, relative to our own load generator: whether the rows `local` are a fair
 //! baseline.
 
-use super::marks::FILES;
+use super::goals::FILES;
 use super::part::Part;
 use super::results::REPETITIONS_MIN;
 use crate::command::{DIST, Result, command, lunette, output, root};

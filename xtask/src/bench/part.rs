@@ -1,6 +1,6 @@
 //! The parts of the measurement. Each has its own plan, results and record.
 
-use super::marks::{Mark, marks};
+use super::goals::{Goal, goals};
 use super::results::Results;
 use super::{aoe, peer, plan, transports};
 use crate::instructions::Figures;
@@ -81,13 +81,13 @@ impl Part {
         }
     }
 
-    /// All marks, for the points present in the results.
-    pub(super) fn marks(self, results: &Results, figures: &Figures) -> Vec<Mark> {
+    /// All goals, for the points present in the results.
+    pub(super) fn goals(self, results: &Results, figures: &Figures) -> Vec<Goal> {
         match self {
-            Part::Datapath => marks(results, figures),
-            Part::Transports => transports::marks(results),
-            Part::Aoe => aoe::marks(results),
-            Part::Peer => peer::marks(results),
+            Part::Datapath => goals(results, figures),
+            Part::Transports => transports::goals(results),
+            Part::Aoe => aoe::goals(results),
+            Part::Peer => peer::goals(results),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What Lunette must achieve relative to SPDK's iscsi_tgt, within one run.
 
-use super::marks::{Mark, against};
+use super::goals::{Goal, against};
 use super::results::{Results, Side};
 
 /// The plan.
@@ -9,8 +9,8 @@ pub(super) const PLAN: &str = include_str!("../../peer.toml");
 /// Its name in the report.
 const SPDK: &str = "SPDK ram";
 
-/// All marks.
-pub(super) fn marks(results: &Results) -> Vec<Mark> {
+/// All goals.
+pub(super) fn goals(results: &Results) -> Vec<Goal> {
     let ours = results.rows.iter().filter(|row| row.target == "Lunette");
     ours.map(|ours| against(ours, "SPDK", vec![ours.of(SPDK)], at_least(ours))).collect()
 }
@@ -26,22 +26,22 @@ fn at_least(ours: &Side) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::marks::tests::results_with;
+    use super::super::goals::tests::results_with;
     use super::*;
 
     #[test]
     fn every_row_of_ours_is_held_against_spdk() {
         let (plan, results) = results_with(PLAN, Some("spdk=/opt/iscsi_tgt"));
-        let marks = marks(&results);
+        let goals = goals(&results);
         for matrix in &plan.matrices {
-            assert!(marks.iter().any(|mark| mark.ours.section == matrix.title), "{}", matrix.title);
+            assert!(goals.iter().any(|goal| goal.ours.section == matrix.title), "{}", matrix.title);
         }
-        for mark in &marks {
-            assert!(results.rows.contains(&mark.against[0].0), "{:?}", mark.ours);
+        for goal in &goals {
+            assert!(results.rows.contains(&goal.against[0].0), "{:?}", goal.ours);
         }
         let of = |section: &str, depth: &str| {
-            let is_it = |mark: &&Mark| mark.ours.section == section && mark.ours.depth == depth;
-            marks.iter().find(is_it).map(|mark| mark.at_least)
+            let is_it = |goal: &&Goal| goal.ours.section == section && goal.ours.depth == depth;
+            goals.iter().find(is_it).map(|goal| goal.at_least)
         };
         let found = [of("A: 4K", "1"), of("A: 4K", "32"), of("A: bulk", "32"), of("C: 4K", "1")];
         assert_eq!(found, [Some(1.1), Some(1.3), Some(1.0), Some(1.0)]);

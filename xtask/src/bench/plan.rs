@@ -1,6 +1,6 @@
 //! What is measured on this machine.
 
-use super::marks::MORE_CORES;
+use super::goals::MORE_CORES;
 use std::fmt::Write as _;
 
 /// What is measured on every machine.

@@ -1,6 +1,6 @@
 //! What iSER and SRP over iWARP must achieve relative to iSCSI over TCP, within one run.
 
-use super::marks::{Mark, against};
+use super::goals::{Goal, against};
 use super::results::{Results, Side, USUAL};
 
 /// The plan.
@@ -19,42 +19,42 @@ const IN_COMMAND: f64 = 1.25;
 /// The matrix for these.
 const SRP_WRITES: &str = "A: SRP writes";
 
-/// All marks.
-pub(super) fn marks(results: &Results) -> Vec<Mark> {
-    let mut marks = Vec::new();
+/// All goals.
+pub(super) fn goals(results: &Results) -> Vec<Goal> {
+    let mut goals = Vec::new();
     for (direction, block, at_least) in RATIOS {
         for (target, name) in IWARP {
             let is_it =
                 |row: &&Side| (&*row.target, &*row.direction, &*row.block) == (target, direction, block);
             for ours in results.rows.iter().filter(is_it) {
-                marks.push(against(ours, name, vec![ours.of(ISCSI)], at_least));
+                goals.push(against(ours, name, vec![ours.of(ISCSI)], at_least));
             }
         }
     }
     let is_it = |row: &&Side| (&*row.section, &*row.target, &*row.write_data) == (SRP_WRITES, SRP, USUAL);
     for ours in results.rows.iter().filter(is_it) {
         let asked = Side { write_data: "when asked for".into(), ..ours.clone() };
-        marks.push(against(ours, "SRP, data read by RDMA", vec![asked], IN_COMMAND));
+        goals.push(against(ours, "SRP, data read by RDMA", vec![asked], IN_COMMAND));
     }
-    marks
+    goals
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::evaluation::Evaluated;
-    use super::super::marks::tests::results;
+    use super::super::goals::tests::results;
     use super::*;
 
     #[test]
-    fn the_plan_has_every_row_that_a_mark_names() {
+    fn the_plan_has_every_row_that_a_goal_names() {
         let (plan, results) = results(PLAN);
-        let marks = marks(&results);
+        let goals = goals(&results);
         for matrix in &plan.matrices {
-            assert!(marks.iter().any(|mark| mark.ours.section == matrix.title), "{}", matrix.title);
+            assert!(goals.iter().any(|goal| goal.ours.section == matrix.title), "{}", matrix.title);
         }
-        for mark in marks {
-            let (point, name, at_least) = (mark.ours.clone(), mark.name.clone(), mark.at_least);
-            let evaluated = Evaluated::new(mark, &results);
+        for goal in goals {
+            let (point, name, at_least) = (goal.ours.clone(), goal.name.clone(), goal.at_least);
+            let evaluated = Evaluated::new(goal, &results);
             assert_eq!(evaluated.ratio(), Some(1.0), "{point:?} against {name}");
             assert_eq!(evaluated.is_reached(), at_least <= 1.0, "{point:?}");
         }

@@ -19,7 +19,7 @@ pub(super) struct Scenario {
     /// How long the guest's script may take on a loaded machine.
     pub limit: Duration,
     /// When it is run.
-    pub played: Played,
+    pub tier: Tier,
     /// Whether the guest's network traffic is recorded, for test vectors.
     pub is_captured: bool,
     /// Whether the daemon runs in the guest.
@@ -30,7 +30,7 @@ pub(super) struct Scenario {
 
 /// When a scenario is run. Each includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Played {
+pub(crate) enum Tier {
     /// `cargo xtask test`.
     Test,
     /// `cargo xtask vm` without a name, and `cargo xtask soak`.
@@ -53,7 +53,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         serve: &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001", "--aoe", "tap0"],
         lun: ",aoe=1.1",
-        played: Played::Test,
+        tier: Tier::Test,
         limit: Duration::from_secs(600),
         ..scenario("initiators", include_str!("../../vm/initiators.sh"))
     },
@@ -101,13 +101,13 @@ const SCENARIOS: &[Scenario] = &[
     scenario("siw", include_str!("../../vm/siw.sh")),
     // The frames of a few commands over iSER and SRP.
     Scenario {
-        played: Played::ByName,
+        tier: Tier::ByName,
         is_captured: true,
         ..scenario("frames", include_str!("../../vm/frames.sh")).srp()
     },
     // A measurement for comparison with the reports', over each transport.
     Scenario {
-        played: Played::ByName,
+        tier: Tier::ByName,
         limit: Duration::from_secs(1200),
         ..scenario("reports", include_str!("../../vm/reports.sh")).srp()
     },
@@ -121,7 +121,7 @@ pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenar
         lun: "",
         mtu: 1500,
         limit: Duration::from_secs(240),
-        played: Played::Soak,
+        tier: Tier::Soak,
         is_captured: false,
         is_inside: false,
         is_shared: false,

@@ -20,7 +20,7 @@ pub(super) async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match identify(context.desk.access().rights(), peer, &request) {
+    match identify(context.hub.access().rights(), peer, &request) {
         Ok(peer) => {
             request.extensions_mut().insert(peer);
             next.run(request).await

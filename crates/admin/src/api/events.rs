@@ -37,7 +37,7 @@ pub(super) async fn follow(
         Some(id) => Some(id.to_str().unwrap_or_default()),
         None => query.strip_prefix("after="),
     };
-    let Some(following) = context.desk.follow(last) else {
+    let Some(following) = context.hub.follow(last) else {
         let title = "too many clients are following events";
         return problem(StatusCode::SERVICE_UNAVAILABLE, title, &[]);
     };

@@ -1,7 +1,7 @@
 //! Metrics for Prometheus.
 
 use super::{Context, fault, refused, wrong_query};
-use crate::desk::Format;
+use crate::hub::Format;
 use crate::server::Deadline;
 use axum::Extension;
 use axum::extract::{RawQuery, State as Shared};
@@ -36,7 +36,7 @@ pub(super) async fn all(
         (Format::Prometheus, "text/plain; version=0.0.4; charset=utf-8")
     };
     deadline.extend(LIST_TIME);
-    match context.desk.metrics(format, with_sessions).await {
+    match context.hub.metrics(format, with_sessions).await {
         Ok(text) => {
             ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")], text).into_response()
         }

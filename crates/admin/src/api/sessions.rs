@@ -1,7 +1,7 @@
 //! Sessions: listing and ending them.
 
 use super::{Change, Context, Page, answered, crowded, fault, outcome, problem, refused, wrong_query};
-use crate::desk::{Refusal, Refused};
+use crate::hub::{Refusal, Refused};
 use crate::server::Deadline;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State as Shared};
@@ -31,7 +31,7 @@ pub(super) async fn all(
         }
     };
     deadline.extend(LIST_TIME);
-    match context.desk.sessions(after.is_some()).await {
+    match context.hub.sessions(after.is_some()).await {
         Ok(sessions) => {
             let begin = sessions.partition_point(|session| session["id"].as_u64() <= after);
             page.of_list(&sessions, begin, "id", |items| items)
@@ -46,7 +46,7 @@ pub(super) async fn one(
     Path(id): Path<String>,
 ) -> Response {
     deadline.extend(LIST_TIME);
-    let sessions = match context.desk.sessions(false).await {
+    let sessions = match context.hub.sessions(false).await {
         Ok(sessions) => sessions,
         Err(why) => return refused(&why),
     };
@@ -69,7 +69,7 @@ pub(super) async fn end(
         return refused(&Refused { refusal: Refusal::Stale, title: title.into(), faults: vec![fault] });
     }
     let Ok(number) = id.parse::<u64>() else { return not_found(&id) };
-    match context.desk.end_session(number, dry_run, request.peer.to_string()).await {
+    match context.hub.end_session(number, dry_run, request.peer.to_string()).await {
         Some(answer) => outcome(answer, dry_run),
         None => crowded(),
     }

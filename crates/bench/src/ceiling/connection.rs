@@ -20,7 +20,7 @@ pub(super) struct Input {
 }
 
 /// The protocol on a connection.
-pub(super) trait Speaks {
+pub(super) trait Responder {
     /// Answers every complete request.
     fn answer(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<()>;
 
@@ -47,18 +47,23 @@ pub(super) fn serve(socket: &TcpStream, ends: Ends, payload: Payload) -> io::Res
         }
     }
     match input.received_at().starts_with(&StartFrame::REQUEST) {
-        true => speak(socket, input, payload, Iwarp::new(ends)),
-        false => speak(socket, input, payload, Iscsi::new(ends)),
+        true => respond(socket, input, payload, Iwarp::new(ends)),
+        false => respond(socket, input, payload, Iscsi::new(ends)),
     }
 }
 
-fn speak(socket: &TcpStream, mut input: Input, payload: Payload, mut speaker: impl Speaks) -> io::Result<()> {
+fn respond(
+    socket: &TcpStream,
+    mut input: Input,
+    payload: Payload,
+    mut responder: impl Responder,
+) -> io::Result<()> {
     let mut batch = Batch::new(socket, payload);
     loop {
-        let answered = speaker.answer(&mut input, &mut batch);
+        let answered = responder.answer(&mut input, &mut batch);
         batch.send()?;
         answered?;
-        if speaker.is_over() || !input.receive(socket)? {
+        if responder.is_over() || !input.receive(socket)? {
             return Ok(());
         }
     }

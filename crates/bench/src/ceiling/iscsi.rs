@@ -1,7 +1,7 @@
 //! iSCSI over TCP: PDUs from a stream, and Data-In that carries the status.
 
 use super::batch::{Batch, bytes};
-use super::connection::{Ends, Input, Speaks};
+use super::connection::{Ends, Input, Responder};
 use super::session::{Data, Datamover, Session};
 use std::io;
 use wire::iscsi::{BHS_BYTES, BasicHeader, DataIn, Opcode, ReadyToTransfer, pad};
@@ -25,7 +25,7 @@ impl Iscsi {
     }
 }
 
-impl Speaks for Iscsi {
+impl Responder for Iscsi {
     fn answer(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<()> {
         while !self.session.is_over() && input.skip() {
             if let Some(head) = self.head.take() {

@@ -28,7 +28,7 @@ pub(super) struct Iser {
 /// A write whose data is being read.
 #[derive(Clone, Copy, Default)]
 struct Write {
-    own: Own,
+    own: AdvertisedBuffers,
     task_tag: U32,
     /// Data that came with the command, which is not in the advertised buffer.
     unsolicited: u32,
@@ -38,7 +38,7 @@ struct Write {
 
 /// The buffers advertised by a command.
 #[derive(Clone, Copy, Default)]
-struct Own {
+struct AdvertisedBuffers {
     write: Option<Remote>,
     read: Option<Remote>,
 }
@@ -48,7 +48,7 @@ struct Mover<'a, 'b, 'c> {
     queues: &'a mut WorkQueues<'b, 'c>,
     writes: &'a mut Vec<Write>,
     invalidates: bool,
-    own: Own,
+    own: AdvertisedBuffers,
 }
 
 impl Iser {
@@ -76,10 +76,11 @@ impl Messages for Iser {
         let data = rest.get(segment).ok_or_else(short)?;
         let advertised = |(stag, offset)| Remote { stag, offset };
         let own = match basic.opcode() {
-            Opcode::SCSI_COMMAND => {
-                Own { write: header.write().map(advertised), read: header.read().map(advertised) }
-            }
-            _ => Own::default(),
+            Opcode::SCSI_COMMAND => AdvertisedBuffers {
+                write: header.write().map(advertised),
+                read: header.read().map(advertised),
+            },
+            _ => AdvertisedBuffers::default(),
         };
         let (writes, invalidates) = (&mut self.writes, self.invalidates);
         self.session.pdu(head, data, &mut Mover { queues, writes, invalidates, own })

@@ -3,7 +3,7 @@
 
 use super::batch::{Batch, bytes};
 use super::breach;
-use super::connection::{Ends, Input, Speaks};
+use super::connection::{Ends, Input, Responder};
 use super::iser::Iser;
 use super::session::Data;
 use super::srp::Srp;
@@ -158,7 +158,7 @@ impl Iwarp {
     }
 }
 
-impl Speaks for Iwarp {
+impl Responder for Iwarp {
     fn answer(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<()> {
         while !self.is_over() && input.skip() {
             let is_done = match self.upper {

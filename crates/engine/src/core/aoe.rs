@@ -40,7 +40,7 @@ struct Interface<L: Line> {
     /// Sessions that found no free slot to send from.
     crowded: Vec<Key>,
     /// WRITEs waiting for a limit, each in its frame.
-    in_line: usize,
+    throttled: usize,
     /// When its counters were last logged, and how many frames the kernel had dropped by then.
     reported_at: Time,
     dropped: u64,
@@ -174,7 +174,7 @@ impl<L: Line> Ethernet<L> {
             owes: false,
             awaits_room: false,
             crowded: Vec::new(),
-            in_line: 0,
+            throttled: 0,
             reported_at: Time(0),
             dropped: 0,
         });
@@ -214,7 +214,7 @@ const SLOTS_OF_INTERFACE: u32 = 256;
 const FRAMES_FOR_ALL: u32 = 32;
 /// Those in which WRITEs may wait for the limit of their LUN, besides one for each session: the rest are for
 /// LUNs without a limit, or below it.
-const FRAMES_IN_LINE: usize = 64;
+const THROTTLED_FRAMES_MAX: usize = 64;
 /// The firmware version in answers to config queries.
 const FIRMWARE: u16 = 1;
 

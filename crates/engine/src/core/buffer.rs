@@ -142,7 +142,7 @@ pub(super) struct Buffers {
 
 /// No buffer is available now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Short;
+pub(super) struct NoBuffer;
 
 #[cfg(test)]
 mod tests;

@@ -3,13 +3,13 @@
 mod connect;
 
 use super::kind;
-use rdma::verbs::{Devices, Error, Happened};
+use rdma::verbs::{DeviceEvent, Devices, Error};
 use reactor::io::{Handle, Io, Tag};
 use std::collections::BTreeMap;
 
 /// A core's part in serving RDMA devices.
 #[derive(Default)]
-pub(super) struct DeviceDesk {
+pub(super) struct RdmaDevices {
     /// The devices, once there is a connection over one.
     open: Option<Devices>,
     /// Portals whose listener is watched, with the descriptor, each until the kernel has ended the watch.
@@ -19,10 +19,10 @@ pub(super) struct DeviceDesk {
     /// Portals whose listener failed; retried at the next tick.
     paused_portals: Vec<usize>,
     /// What has happened to devices, while it is handled.
-    happened: Vec<Happened>,
+    happened: Vec<DeviceEvent>,
 }
 
-impl DeviceDesk {
+impl RdmaDevices {
     /// Whether something has to be retried.
     pub(super) fn want_ticks(&self) -> bool {
         !self.deviceless.is_empty()

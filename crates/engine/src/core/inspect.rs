@@ -3,7 +3,7 @@
 use super::Core;
 use super::connection::{Connection, Phase};
 use crate::counters::Counts;
-use crate::message::{DisconnectRefusal, Inspection, Seen, SeenSession, Way, Which};
+use crate::message::{DisconnectRefusal, Inspection, SessionEntry, SessionPage, Way, Which};
 use crate::slots::Key;
 use crate::transport::Transport;
 use proto::time::Time;
@@ -44,7 +44,7 @@ impl<I: Io> Core<I> {
             Which::Serial(serial) => (self.keys_where(|conn| conn.facts.serial == serial), None),
         };
         let sessions = keys.into_iter().filter_map(|key| self.seen(key, now)).collect();
-        let _ = inspection.reply.send(Seen { sessions, next });
+        let _ = inspection.reply.send(SessionPage { sessions, next });
     }
 
     /// What was counted of each session that is here.
@@ -59,13 +59,13 @@ impl<I: Io> Core<I> {
         self.connections.iter().filter(|(_, conn)| conn.facts.is_admitted).map(|(_, conn)| of(conn)).collect()
     }
 
-    fn seen(&self, key: Key, now: Time) -> Option<SeenSession> {
+    fn seen(&self, key: Key, now: Time) -> Option<SessionEntry> {
         let conn = self.connections.get(key).filter(|conn| conn.facts.is_admitted)?;
         let interface = match conn.facts.way {
             Way::Portal { .. } => None,
             Way::Interface { opening_number, .. } => self.ethernet.place_of(opening_number, key),
         };
-        Some(SeenSession {
+        Some(SessionEntry {
             serial: conn.facts.serial,
             way: conn.facts.way,
             interface,

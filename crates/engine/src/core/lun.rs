@@ -1,6 +1,6 @@
 //! The LUNs of a session.
 
-use super::lines::Line;
+use super::throttle::Throttle;
 use crate::access::QUEUE_DEPTH;
 use scsi::NexusUnit;
 
@@ -27,7 +27,7 @@ pub(crate) struct LunState {
     /// How many commands had arrived on the connection when `losses` was reported; `None`: it was not.
     pub(super) reported_at: Option<u64>,
     /// Commands that wait for its limits, if it has any.
-    pub(super) line: Option<Box<Line>>,
+    pub(super) throttle: Option<Box<Throttle>>,
 }
 
 /// The number of a LUN that is no longer shown to the session: no real LUN has it.

@@ -105,8 +105,8 @@ impl Connection {
         let mut places = self.luns.iter().enumerate().filter(|_| !is_first);
         if let Some(place) = places.find_map(may_come_back) {
             let place = &mut self.luns[place];
-            let line = place.line.take();
-            *place = LunState { line, ..lun };
+            let throttle = place.throttle.take();
+            *place = LunState { throttle, ..lun };
             return;
         }
         match self.luns.iter_mut().find(|lun| !is_first && lun.unit == NO_UNIT) {
@@ -400,7 +400,7 @@ impl<I: Io> Core<I> {
             });
             let number = *number;
             let lun =
-                LunState { number, hidden: None, unit, nexus, losses, received, reported_at, line: None };
+                LunState { number, hidden: None, unit, nexus, losses, received, reported_at, throttle: None };
             conn.add_lun(lun, is_first, is_used);
             has_changed |= !is_first;
         }

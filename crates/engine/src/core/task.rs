@@ -88,7 +88,7 @@ struct Detached {
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum State {
     /// A limit of its LUN or group.
-    InLine,
+    Throttled,
     /// Its unit's gate.
     Waiting,
     /// Other tasks that change the same blocks.
@@ -167,7 +167,7 @@ impl Task {
 
     /// Whether it was admitted to its unit.
     pub(super) fn has_begun(&self) -> bool {
-        !matches!(self.state, State::InLine | State::Waiting)
+        !matches!(self.state, State::Throttled | State::Waiting)
     }
 
     /// Whether it was aborted, but its storage operation has not returned: it may still touch the medium.
@@ -229,7 +229,7 @@ impl Task {
     pub(super) fn moving(&self) -> Option<Moving> {
         match self.state {
             State::Pushing { moving, .. } => Some(moving),
-            State::InLine
+            State::Throttled
             | State::Waiting
             | State::Overlapping
             | State::Starved
@@ -257,7 +257,7 @@ impl Task {
     pub(super) fn blocks_move(&self) -> bool {
         self.aborted
             || self.detached.is_some()
-            || matches!(self.state, State::AtHome | State::InLine)
+            || matches!(self.state, State::AtHome | State::Throttled)
             || self.exec.as_ref().is_some_and(Exec::is_lengthy)
     }
 

@@ -5,7 +5,7 @@ use super::connection::Occupant;
 use super::connection::{Connection, Phase};
 use super::counting::count_answers;
 use crate::slots::Key;
-use crate::transport::{Flushed, OPENING_BYTES, Spoken, Transport};
+use crate::transport::{Flushed, OPENING_BYTES, StreamProtocol, Transport};
 use proto::services::{Down, TaskId, Up};
 use reactor::io::{Errno, Io};
 
@@ -126,7 +126,7 @@ impl<I: Io> Core<I> {
                 return;
             }
             match conn.machine.found() {
-                Some(spoken) => self.open(key, spoken),
+                Some(protocol) => self.open(key, protocol),
                 None => return self.note_login(key),
             }
         }
@@ -147,11 +147,11 @@ impl<I: Io> Core<I> {
     /// The protocol of the connection is known. A connection over RDMA stays on the core where it begins, so
     /// it is placed now; all others are placed when they have logged in.
     #[inline(never)]
-    fn open(&mut self, key: Key, spoken: Spoken) {
+    fn open(&mut self, key: Key, protocol: StreamProtocol) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Some(stream) = &mut conn.stream else { return };
         stream.rewind(OPENING_BYTES);
-        if spoken != Spoken::Iscsi && conn.machine.is_movable() {
+        if protocol != StreamProtocol::Iscsi && conn.machine.is_movable() {
             conn.machine.place();
             let core = conn.facts.portal().map_or(self.me, |portal| self.place(portal));
             if core != self.me && !self.stop.has_begun() {

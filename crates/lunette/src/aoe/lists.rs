@@ -1,6 +1,6 @@
 //! `lunette aoe mask` and `lunette aoe reserve`: lists of Ethernet addresses.
 
-use super::Asked;
+use super::UnitArguments;
 use super::unit::Unit;
 use crate::Failure;
 use crate::inquiry::Rows;
@@ -14,7 +14,7 @@ use wire::iwarp::Layout;
 #[command(after_help = "Example: lunette aoe mask aoe://eth0/1.1 --add ours --add 02:00:00:00:00:09")]
 pub(super) struct MaskArguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: UnitArguments,
     /// Add this address (may be repeated); `ours` is the interface's own
     #[arg(long, value_name = "MAC")]
     add: Vec<Name>,
@@ -30,7 +30,7 @@ pub(super) struct MaskArguments {
 #[command(after_help = "Example: lunette aoe reserve aoe://eth0/1.1 --set ours,02:00:00:00:00:09")]
 pub(super) struct ReserveArguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: UnitArguments,
     /// Reserve the unit for these addresses; `ours` is the interface's own
     #[arg(long, value_name = "MAC,...", value_delimiter = ',', num_args = 1, conflicts_with = "release")]
     set: Vec<Name>,

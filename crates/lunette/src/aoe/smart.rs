@@ -1,6 +1,6 @@
 //! `lunette aoe smart`: the health of a disk (ACS-3 section 7.48).
 
-use super::Asked;
+use super::UnitArguments;
 use super::unit::Unit;
 use crate::Failure;
 use crate::inquiry::{Rows, printable};
@@ -31,7 +31,7 @@ struct Attribute {
     raw: u64,
 }
 
-pub(super) fn run(asked: &Asked) -> Result<String, Failure> {
+pub(super) fn run(asked: &UnitArguments) -> Result<String, Failure> {
     let mut unit = Unit::connect(&asked.url)?;
     let identity = unit.identify()?;
     if !identity.smart.supported {

@@ -1,6 +1,6 @@
 //! `lunette aoe config`: the config string, which may have any bytes.
 
-use super::Asked;
+use super::UnitArguments;
 use super::unit::Unit;
 use crate::Failure;
 use clap::Args;
@@ -13,7 +13,7 @@ use wire::is_printable;
 #[command(after_help = "Example: lunette aoe config aoe://eth0/1.1 --set 'backup of storage1'")]
 pub(super) struct ConfigArguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: UnitArguments,
     /// Fail unless it is equal to this; \xHH is a byte, \\ a backslash
     #[arg(long, value_name = "STRING", value_parser = bytes_of, conflicts_with_all = ["prefix", "set"])]
     test: Option<Text>,

@@ -12,7 +12,7 @@ use std::thread;
 
 /// The steps of a change that were made.
 #[derive(Default)]
-pub(super) struct Taken {
+pub(super) struct AppliedSteps {
     pub(super) steps: Vec<StepOfChange>,
     /// Files that were truncated.
     cuts: Vec<Fault>,
@@ -22,7 +22,7 @@ pub(super) struct Taken {
     pub(super) unended: Vec<Fault>,
 }
 
-impl Taken {
+impl AppliedSteps {
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.cuts.is_empty()
     }
@@ -51,12 +51,15 @@ pub(super) fn make(
     daemon: &mut Daemon,
     planned: &Planned,
     to: &Config,
-    taken: &mut Taken,
+    applied: &mut AppliedSteps,
 ) -> Result<(), Fault> {
     let before = daemon.config().clone();
-    planned.leaving.iter().try_for_each(|step| take(daemon, step, &planned.between, Wants::Store, taken))?;
-    planned.cuts.iter().try_for_each(|cut| cut_off(daemon.patience(), cut, taken))?;
-    planned.coming.iter().try_for_each(|step| take(daemon, step, to, wants(&step.step, &before, to), taken))
+    planned
+        .leaving
+        .iter()
+        .try_for_each(|step| take(daemon, step, &planned.between, Wants::Store, applied))?;
+    planned.cuts.iter().try_for_each(|cut| cut_off(daemon.patience(), cut, applied))?;
+    planned.coming.iter().try_for_each(|step| take(daemon, step, to, wants(&step.step, &before, to), applied))
 }
 
 /// A LUN that is removed and added by one change, such as one that becomes writable, keeps its store.
@@ -67,7 +70,13 @@ fn wants(step: &StepOfChange, before: &Config, to: &Config) -> Wants {
     if is_known { Wants::KnownStore } else { Wants::Store }
 }
 
-fn take(daemon: &mut Daemon, step: &Step, to: &Config, wants: Wants, taken: &mut Taken) -> Result<(), Fault> {
+fn take(
+    daemon: &mut Daemon,
+    step: &Step,
+    to: &Config,
+    wants: Wants,
+    applied: &mut AppliedSteps,
+) -> Result<(), Fault> {
     let Step { step, text } = step;
     if daemon.patience().has_ended() {
         return Err(fault(text, "the daemon ends", "start it again"));
@@ -77,24 +86,24 @@ fn take(daemon: &mut Daemon, step: &Step, to: &Config, wants: Wants, taken: &mut
         Ok(()) => {}
         Err(ChangeError::NotSaved(what)) => {
             tracing::error!("configuration: {text}: {what}");
-            taken.warnings.push(format!("{text}: {what}"));
+            applied.warnings.push(format!("{text}: {what}"));
         }
         Err(ChangeError::StillEnding(what)) => {
             tracing::error!("configuration: {text}: {what}");
             let fix = "check what hangs; the log reports when a LUN is gone, and other changes can be made until then";
-            taken.unended.push(fault(text, &what, fix));
+            applied.unended.push(fault(text, &what, fix));
         }
         Err(ChangeError::Refused(why)) => {
             tracing::error!("configuration: this failed: {text}: {why}");
             return Err(fault(text, &why, "fix this, and try again"));
         }
     }
-    taken.steps.push(step.clone());
+    applied.steps.push(step.clone());
     Ok(())
 }
 
 /// Truncates the file of a LUN that was removed for that.
-fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Fault> {
+fn cut_off(patience: &Patience, cut: &Cut, applied: &mut AppliedSteps) -> Result<(), Fault> {
     tracing::info!("configuration: {cut}");
     let (path, size_bytes) = (cut.path.clone(), cut.size_bytes);
     let cut_off = move || {
@@ -108,7 +117,7 @@ fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Faul
     let done = done.map(|done| done.map_err(|error| error.to_string()));
     // Part of it may have been done once it was begun.
     let what = "data beyond its new end is lost, if it was cut off".to_owned();
-    taken.cuts.push(fault(&cut.to_string(), &what, "restore it from elsewhere"));
+    applied.cuts.push(fault(&cut.to_string(), &what, "restore it from elsewhere"));
     done.unwrap_or_else(Err).map_err(|error| {
         tracing::error!("configuration: this failed: {cut}: {error}");
         fault(&cut.to_string(), &error, "fix this, and try again")
@@ -116,9 +125,9 @@ fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Faul
 }
 
 /// Rolls a change back. Returns what is not as it was before.
-pub(super) fn roll_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<Fault> {
-    let mut faults = taken.faults();
-    faults.extend(taken.steps.iter().filter_map(|step| lost(step, to, daemon.config())));
+pub(super) fn roll_back(daemon: &mut Daemon, to: &Config, applied: &AppliedSteps) -> Vec<Fault> {
+    let mut faults = applied.faults();
+    faults.extend(applied.steps.iter().filter_map(|step| lost(step, to, daemon.config())));
     for step in diff(daemon.config(), to) {
         tracing::warn!("configuration: undone: {step:?}");
         match daemon.take_step(&step, to, Wants::Lun) {
@@ -213,19 +222,19 @@ mod tests {
     fn a_change_that_was_made_names_what_was_lost_and_what_has_not_ended() {
         let unended = vec![fault("remove LUN b", "it has taken longer than 30 s", "check what hangs")];
         let warnings = vec!["remove LUN a: a store could not be flushed".to_owned()];
-        let taken = Taken { warnings, unended, ..Taken::default() };
+        let applied = AppliedSteps { warnings, unended, ..AppliedSteps::default() };
         assert_eq!(
-            taken.notices(),
+            applied.notices(),
             [
                 "remove LUN a: a store could not be flushed",
                 "remove LUN b: this was done, but has not ended completely: it has taken longer than 30 s; check what hangs",
             ]
         );
         let faults: Vec<_> =
-            taken.faults().into_iter().map(|Fault { place, what, .. }| (place, what)).collect();
+            applied.faults().into_iter().map(|Fault { place, what, .. }| (place, what)).collect();
         assert_eq!(
             faults,
-            [("remove LUN b", "it has taken longer than 30 s"), ("what was written", &taken.warnings[0])]
+            [("remove LUN b", "it has taken longer than 30 s"), ("what was written", &applied.warnings[0])]
                 .map(|(place, what)| (place.to_owned(), what.to_owned()))
         );
     }

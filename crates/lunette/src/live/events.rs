@@ -1,7 +1,7 @@
 //! Events of the daemon for clients of the admin interface, rate-limited.
 
 use super::tally::Tally;
-use admin::Desk;
+use admin::Hub;
 use engine::{Event, Events, Peer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -24,13 +24,13 @@ const STEP_CHARS: usize = 300;
 const LUNS_MAX: usize = 16_384;
 
 /// Events that have not been published yet.
-pub(crate) struct Happened {
+pub(crate) struct PendingEvents {
     queue: Receiver<Box<Event>>,
     lost: Arc<AtomicU64>,
 }
 
 /// The two ends of the queue of events.
-pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, Happened) {
+pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, PendingEvents) {
     // Boxed, since the queue allocates memory for everything that may wait at the start.
     let (sender, queue): (SyncSender<Box<Event>>, _) = sync_channel(QUEUE);
     let lost = Arc::<AtomicU64>::default();
@@ -44,12 +44,12 @@ pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, Happened) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    (events, Happened { queue, lost })
+    (events, PendingEvents { queue, lost })
 }
 
-impl Happened {
+impl PendingEvents {
     /// Publishes all events until the daemon has ended.
-    pub(crate) fn publish(self, desk: &Desk) {
+    pub(crate) fn publish(self, hub: &Hub) {
         let mut filter = Filter::new(Instant::now());
         loop {
             let now = Instant::now();
@@ -58,7 +58,7 @@ impl Happened {
                 None => self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             let now = Instant::now();
-            let mut report = |kind: &str, data: Value| desk.report(kind, &timed(data));
+            let mut report = |kind: &str, data: Value| hub.report(kind, &timed(data));
             match event {
                 Ok(event) => filter.take(*event, now, &mut report),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -1,7 +1,7 @@
 //! Sessions as JSON, and ending them by an administrator.
 
 use super::{events, fault, readings, refused};
-use admin::{Desk, Refusal, Refused};
+use admin::{Hub, Refusal, Refused};
 use engine::{SessionError, SessionSummary};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl admin::Sessions for Sessions {
         Ok(listed.iter().map(json).collect())
     }
 
-    fn end(&self, id: u64, dry_run: bool, who: &str, desk: &Desk) -> Result<Vec<String>, Refused> {
+    fn end(&self, id: u64, dry_run: bool, who: &str, hub: &Hub) -> Result<Vec<String>, Refused> {
         let dry = if dry_run { " (dry run)" } else { "" };
         let ended = self.0.list().and_then(|sessions| {
             let session = sessions.into_iter().find(|session| session.id == id);
@@ -46,7 +46,7 @@ impl admin::Sessions for Sessions {
         };
         if !dry_run {
             let data = events::change(who, &what, outcome, steps);
-            desk.report("change", &events::timed(data));
+            hub.report("change", &events::timed(data));
         }
         answer
     }

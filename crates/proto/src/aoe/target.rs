@@ -19,7 +19,7 @@ mod tests;
 pub mod violation;
 mod written;
 
-pub use query::{Export, Kind, Sight, announce, answer_query, look};
+pub use query::{Export, Kind, RequestInfo, announce, answer_query, classify};
 pub use written::{COPIES_WITHIN, Written};
 
 use super::Frame;

@@ -31,7 +31,7 @@ pub struct Initiator {
     /// Posted work is void, and nothing is advertised any more.
     is_closed: bool,
     /// The buffers that each command has advertised, by slot.
-    advertised: Vec<Own>,
+    advertised: Vec<AdvertisedBuffers>,
     /// Commands that have ended, and whose buffers are to be reclaimed.
     ended: VecDeque<TaskId>,
     /// Buffers of messages that are to be returned.
@@ -44,14 +44,14 @@ pub struct Initiator {
 
 /// The buffers that a command has advertised.
 #[derive(Clone, Copy, Debug, Default)]
-struct Own {
+struct AdvertisedBuffers {
     write: Option<Advertised>,
     read: Option<Advertised>,
     /// Its task is not reported before these are free.
     is_advertised: bool,
 }
 
-impl Own {
+impl AdvertisedBuffers {
     /// Both buffers.
     fn both(&mut self) -> [&mut Option<Advertised>; 2] {
         [&mut self.write, &mut self.read]

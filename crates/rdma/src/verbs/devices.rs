@@ -41,7 +41,7 @@ enum Slot {
 }
 
 /// An event.
-pub enum Happened {
+pub enum DeviceEvent {
     /// Stop watching the descriptor with this number; call [`Devices::ready`] once it is no longer watched.
     Unwatch(u32),
     /// There are completions in a connection's completion queue.
@@ -135,7 +135,7 @@ impl Devices {
     }
 
     /// A descriptor with this number is readable. Returns it to be watched again; `None`: stop watching it.
-    pub fn ready(&mut self, number: u32, happened: &mut Vec<Happened>) -> Option<Handle> {
+    pub fn ready(&mut self, number: u32, happened: &mut Vec<DeviceEvent>) -> Option<Handle> {
         if number == CONNECTIONS {
             return self.connections_changed(happened);
         }
@@ -156,7 +156,7 @@ impl Devices {
         let broken = match is_completions {
             true => loop {
                 match used.completed() {
-                    Ok(token) => happened.push(Happened::Completed { token }),
+                    Ok(token) => happened.push(DeviceEvent::Completed { token }),
                     Err(error) => break error,
                 }
             },
@@ -165,7 +165,7 @@ impl Devices {
                     Ok(None) => {}
                     Ok(Some(text)) => {
                         let (name, has_failed) = (used.name.clone(), used.has_failed());
-                        happened.push(Happened::Device { name, text, has_failed });
+                        happened.push(DeviceEvent::Device { name, text, has_failed });
                     }
                     Err(error) => break error,
                 }
@@ -181,7 +181,7 @@ impl Devices {
         None
     }
 
-    fn connections_changed(&mut self, happened: &mut Vec<Happened>) -> Option<Handle> {
+    fn connections_changed(&mut self, happened: &mut Vec<DeviceEvent>) -> Option<Handle> {
         loop {
             match self.channel.next() {
                 Ok((id, event)) => {
@@ -189,7 +189,7 @@ impl Devices {
                     // only this thread destroys those of this channel.
                     let token = unsafe { (*id).context.addr() as u64 };
                     match token.checked_sub(ANCHORS) {
-                        None => happened.push(Happened::Connection { token, event: Change(event) }),
+                        None => happened.push(DeviceEvent::Connection { token, event: Change(event) }),
                         Some(index) if event.kind == RDMA_CM_EVENT_DEVICE_REMOVAL => {
                             self.removed(index as usize, None, happened);
                         }
@@ -201,7 +201,7 @@ impl Devices {
                 }
                 Err(error) => {
                     let text = format!("connection events can no longer be read: {error}");
-                    happened.push(Happened::Device { name: "RDMA/CM".into(), text, has_failed: true });
+                    happened.push(DeviceEvent::Device { name: "RDMA/CM".into(), text, has_failed: true });
                     return None;
                 }
             }
@@ -210,16 +210,16 @@ impl Devices {
 
     /// The device's connections get the removal as an event of their own, and hold the device until they have
     /// ended. `unwatched` is not watched any more.
-    fn removed(&mut self, index: usize, unwatched: Option<u32>, happened: &mut Vec<Happened>) {
+    fn removed(&mut self, index: usize, unwatched: Option<u32>, happened: &mut Vec<DeviceEvent>) {
         let Some(slot) = self.devices.get_mut(index) else { return };
         let Slot::Used(device) = slot else { return };
         let text = format!("{}: the device was removed", device.name);
-        happened.push(Happened::Device { name: device.name.clone(), text, has_failed: true });
+        happened.push(DeviceEvent::Device { name: device.name.clone(), text, has_failed: true });
         self.removed.push(Arc::downgrade(device));
         let first = first_number(index);
         let watched = (first..first + PER_DEVICE).filter(|number| Some(*number) != unwatched);
         let before = happened.len();
-        happened.extend(watched.map(Happened::Unwatch));
+        happened.extend(watched.map(DeviceEvent::Unwatch));
         *slot = Slot::Removed { _device: device.clone(), watched: (happened.len() - before) as u32 };
     }
 

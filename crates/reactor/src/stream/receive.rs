@@ -89,7 +89,7 @@ struct Body {
     digest: Option<u32>,
 }
 
-pub(super) enum Brought {
+pub(super) enum Delivered {
     /// A header or a body.
     Something,
     /// More bytes must be received for this.
@@ -146,23 +146,23 @@ impl Receiver {
     }
 
     /// Gives the machine one header or body, if all of it has been received.
-    pub(super) fn bring<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) -> Brought {
+    pub(super) fn bring<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) -> Delivered {
         if !self.leftover.is_empty() && !self.load_leftover(io.arena()) {
-            return Brought::NoMemory;
+            return Delivered::NoMemory;
         }
         let now = io.now();
         let want = machine.want();
         let body = match want {
-            Want::Nothing => return Brought::Short(want),
+            Want::Nothing => return Delivered::Short(want),
             Want::Header { len } => {
                 let Some(unread) = self.unread().filter(|unread| unread.len >= len) else {
-                    return Brought::Short(want);
+                    return Delivered::Short(want);
                 };
                 let (header, behind) = io.arena().bytes(unread).split_at(len as usize);
                 let taken = machine.header_and(now, header, behind);
                 assert!(taken <= unread.len - len, "a machine takes what is there");
                 self.start += len + taken;
-                return Brought::Something;
+                return Delivered::Something;
             }
             Want::Body { place, pad, digest } => Body { place: Some(place), len: place.len(), pad, digest },
             Want::Skip { len, pad, digest } => Body { place: None, len, pad, digest },
@@ -172,9 +172,9 @@ impl Receiver {
                 self.payload = UNTOUCHED;
                 self.note_body(body.len);
                 machine.body(now, digest_ok);
-                Brought::Something
+                Delivered::Something
             }
-            None if self.leftover.is_empty() => Brought::Short(want),
+            None if self.leftover.is_empty() => Delivered::Short(want),
             None => self.bring(io, machine),
         }
     }

@@ -3,7 +3,7 @@
 use super::lines::{Area, axes, figure_text, whisker};
 use super::scale::compact;
 use super::svg::Anchor;
-use super::{Frame, LOOKS, Look, Series, Svg, WIDTH};
+use super::{Frame, SERIES_STYLES, Series, SeriesStyle, Svg, WIDTH};
 
 const HEIGHT: f64 = 270.0;
 
@@ -29,7 +29,7 @@ pub(crate) fn bars(frame: &Frame<'_>, series: &[Series]) -> String {
             );
             svg.hint(&hint, |svg| {
                 let size = (bar * 0.88, (area.bottom() - top).max(0.8));
-                self::bar(svg, one.look, (left + bar * 0.06, top), size);
+                self::bar(svg, one.style, (left + bar * 0.06, top), size);
                 whisker(svg, &area, &scale, left + bar / 2.0, point.interval(), "plain");
             });
             if bar >= 26.0 {
@@ -42,7 +42,7 @@ pub(crate) fn bars(frame: &Frame<'_>, series: &[Series]) -> String {
 }
 
 /// A coloured bar, with stripes that distinguish it without colour.
-pub(super) fn bar(svg: &mut Svg, look: Look, corner: (f64, f64), size: (f64, f64)) {
-    svg.rectangle(corner, size, &format!("bar {}", look.class()));
-    svg.rectangle(corner, size, &format!("hatch h{}", look.0 % LOOKS));
+pub(super) fn bar(svg: &mut Svg, style: SeriesStyle, corner: (f64, f64), size: (f64, f64)) {
+    svg.rectangle(corner, size, &format!("bar {}", style.class()));
+    svg.rectangle(corner, size, &format!("hatch h{}", style.0 % SERIES_STYLES));
 }

@@ -3,7 +3,7 @@
 use super::lines::Area;
 use super::scale::{Logarithmic, compact};
 use super::svg::Anchor;
-use super::{Look, Svg, WIDTH};
+use super::{SeriesStyle, Svg, WIDTH};
 
 const HEIGHT: f64 = 290.0;
 /// Anything rarer is the maximum, which is in the table.
@@ -14,7 +14,7 @@ const TICKS: [(f64, &str); 6] =
 /// The curves of one series, one for each repetition.
 pub(crate) struct Curves<'a> {
     pub(crate) name: String,
-    pub(crate) look: Look,
+    pub(crate) style: SeriesStyle,
     pub(crate) curves: Vec<&'a [(f64, f64)]>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn latency(title: &str, series: &[Curves<'_>]) -> String {
     svg.upright(14.0, area.top + area.height / 2.0, "Latency (µs)");
     let place = |percentile: f64, value: f64| (area.x(rarity(percentile)), area.y(scale.place(value)));
     for (one, bands) in series.iter().zip(&bands) {
-        let class = one.look.class();
+        let class = one.style.class();
         let upper = bands.iter().map(|band| place(band.percentile, band.high));
         let lower = bands.iter().rev().map(|band| place(band.percentile, band.low));
         let outline: Vec<(f64, f64)> = upper.chain(lower).collect();
@@ -52,7 +52,7 @@ pub(crate) fn latency(title: &str, series: &[Curves<'_>]) -> String {
         for band in marks {
             let (x, y) = place(band.percentile, band.mean);
             let hint = format!("{}, p{}: {} µs", one.name, band.percentile, compact(band.mean));
-            svg.hint(&hint, |svg| one.look.mark(svg, x, y));
+            svg.hint(&hint, |svg| one.style.mark(svg, x, y));
         }
     }
     svg.finish()

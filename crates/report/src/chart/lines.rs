@@ -47,7 +47,7 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
     let scale = axes(&mut svg, &area, frame);
     let place = |index: usize| area.x(frame.x_places[index]);
     for one in series {
-        let class = one.look.class();
+        let class = one.style.class();
         let measured = one.points.iter().enumerate().filter_map(|(index, point)| Some((index, (*point)?)));
         let measured: Vec<_> = measured.collect();
         let corners: Vec<(f64, f64)> =
@@ -62,7 +62,7 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
             );
             svg.hint(&hint, |svg| {
                 whisker(svg, &area, &scale, *x, point.interval(), &class);
-                one.look.mark(svg, *x, *y);
+                one.style.mark(svg, *x, *y);
             });
         }
     }

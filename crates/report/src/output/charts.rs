@@ -1,6 +1,6 @@
 //! The charts of a section.
 
-use crate::chart::{self, Frame, LOOKS, Look, Series};
+use crate::chart::{self, Frame, SERIES_STYLES, Series, SeriesStyle};
 use crate::matrix::Axis;
 use crate::plan::{Kind, Plan, Target};
 use crate::{Measurement, Metric, Part, Row, Section, Summary};
@@ -102,7 +102,7 @@ fn figure(
         };
         let one = |target: &&Target| Series {
             name: target.name.clone(),
-            look: look(plan, target),
+            style: style(plan, target),
             points: x_labels.iter().map(|label| point(target, label)).collect(),
         };
         let series: Vec<Series> = targets.iter().map(one).collect();
@@ -191,8 +191,8 @@ fn curves<'a>(plan: &Plan, row: &Measurement<'a>, part: Part) -> Option<chart::C
     let streams = row.runs.values().filter_map(|run| part.stream(run));
     let curves: Vec<&[(f64, f64)]> =
         streams.map(|stream| stream.latency.curve.as_slice()).filter(|curve| !curve.is_empty()).collect();
-    let (name, look) = (row.row.target.name.clone(), look(plan, &row.row.target));
-    (!curves.is_empty()).then_some(chart::Curves { name, look, curves })
+    let (name, style) = (row.row.target.name.clone(), style(plan, &row.row.target));
+    (!curves.is_empty()).then_some(chart::Curves { name, style, curves })
 }
 
 /// The load of each core over time, for the same rows.
@@ -244,19 +244,19 @@ fn targets<'p>(plan: &'p Plan, rows: &[&Measurement<'_>]) -> Vec<&'p Target> {
     plan.targets.iter().filter(|target| rows.iter().any(|row| row.row.target == **target)).collect()
 }
 
-fn legend(plan: &Plan, targets: &[&Target], swatch: fn(Look) -> String) -> Vec<(String, String)> {
-    targets.iter().map(|target| (swatch(look(plan, target)), target.name.clone())).collect()
+fn legend(plan: &Plan, targets: &[&Target], swatch: fn(SeriesStyle) -> String) -> Vec<(String, String)> {
+    targets.iter().map(|target| (swatch(style(plan, target)), target.name.clone())).collect()
 }
 
 /// A target looks the same in every chart; the first ceiling is drawn like a limit, without a colour.
-fn look(plan: &Plan, target: &Target) -> Look {
+fn style(plan: &Plan, target: &Target) -> SeriesStyle {
     let is_limit = |other: &&Target| other.kind == Kind::Ceiling;
     let limit = plan.targets.iter().find(is_limit);
     if limit == Some(target) {
-        return Look(LOOKS - 1);
+        return SeriesStyle(SERIES_STYLES - 1);
     }
     let mut others = plan.targets.iter().filter(|other| limit != Some(other));
-    Look(others.position(|other| other == target).unwrap_or(0) % (LOOKS - 1))
+    SeriesStyle(others.position(|other| other == target).unwrap_or(0) % (SERIES_STYLES - 1))
 }
 
 fn distinct(values: impl Iterator<Item = String>) -> Vec<String> {

@@ -93,23 +93,23 @@ fn answer_all<I: Io>(
     };
     loop {
         // One check covers all READs in a row: nothing is received meanwhile.
-        let mut desk = stream.desk(io);
+        let mut exchange = stream.exchange(io);
         let (plain, number, offset, data) = loop {
-            let Some(header) = desk.header(Target::HEADER_BYTES) else {
+            let Some(header) = exchange.header(Target::HEADER_BYTES) else {
                 return Stop::Awaits(Target::HEADER_BYTES);
             };
             let Some((plain, number, transfer)) = transfer_of(target, luns, units, header) else {
                 return Stop::Other;
             };
             let unit = &mut units[number];
-            if unit.gate.must_wait(Attribute::Simple) || !desk.answered().is_none_or(Target::has_room) {
+            if unit.gate.must_wait(Attribute::Simple) || !exchange.answered().is_none_or(Target::has_room) {
                 return Stop::Other;
             }
             let (offset, len) = match transfer {
                 Transfer::Read { offset, len } => (offset, len),
                 Transfer::Write { offset, len } => {
                     let bytes = Target::HEADER_BYTES + len;
-                    let Some(data) = desk.ahead(bytes) else { return Stop::Awaits(bytes) };
+                    let Some(data) = exchange.ahead(bytes) else { return Stop::Awaits(bytes) };
                     break (plain, number, offset, data.slice(Target::HEADER_BYTES, len));
                 }
             };
@@ -120,9 +120,9 @@ fn answer_all<I: Io>(
                 Some(moving) => pace.join(moving, len),
                 moving @ None => *moving = Some(pace.begin(now, stall_nanos, len)),
             }
-            target.answer_read(now, &plain, from, desk.answers());
+            target.answer_read(now, &plain, from, exchange.answers());
             note_command(facts, &mut load.work, len, 0);
-            if !desk.used(Target::HEADER_BYTES) {
+            if !exchange.used(Target::HEADER_BYTES) {
                 return Stop::Other;
             }
         };

@@ -2,7 +2,7 @@
 
 use super::BUFFERS;
 use crate::core::Core;
-use proto::aoe::target::{Counts, Sight, Target};
+use proto::aoe::target::{Counts, RequestInfo, Target};
 use proto::time::Time;
 use reactor::io::Io;
 use reactor::limited;
@@ -39,7 +39,7 @@ impl<I: Io> Core<I> {
 
     /// A request was dropped because commands of an earlier session of its initiator with the unit, or of
     /// this one, have not ended: the earlier session counts it.
-    pub(super) fn count_dropped(&mut self, index: usize, sight: &Sight) {
+    pub(super) fn count_dropped(&mut self, index: usize, info: &RequestInfo) {
         let name = self.ethernet.interfaces[index].name();
         let interfaces = self
             .ethernet
@@ -47,7 +47,7 @@ impl<I: Io> Core<I> {
             .iter()
             .chain(&self.ethernet.retired)
             .filter(|interface| interface.name() == name);
-        let key = interfaces.filter_map(|interface| interface.sessions.get(&(sight.from, sight.to))).next();
+        let key = interfaces.filter_map(|interface| interface.sessions.get(&(info.from, info.to))).next();
         let conn = key.and_then(|key| self.connections.get_mut(*key));
         if let Some(target) = conn.and_then(|conn| conn.machine.aoe_mut()) {
             target.count_crowded();

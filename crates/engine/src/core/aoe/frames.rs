@@ -1,6 +1,6 @@
 //! How frames are received and sent, and how they open sessions.
 
-use super::{BUFFERS, FIRMWARE, FRAMES_IN_LINE, SESSIONS_MAX, counts};
+use super::{BUFFERS, FIRMWARE, SESSIONS_MAX, THROTTLED_FRAMES_MAX, counts};
 use crate::core::connection::{Connection, Phase};
 use crate::core::lun::LunState;
 use crate::core::{Core, kind};
@@ -9,7 +9,7 @@ use crate::message::{Facts, Way};
 use crate::ports;
 use crate::slots::Key;
 use crate::transport::Transport;
-use proto::aoe::target::{self, Counts, Kind, Sight, Target};
+use proto::aoe::target::{self, Counts, Kind, RequestInfo, Target};
 use proto::services::Session;
 use proto::time::{Stamp, Time};
 use reactor::io::Io;
@@ -127,29 +127,29 @@ impl<I: Io> Core<I> {
     /// Handles one frame. Returns whether it stays in its slot.
     fn take_frame(&mut self, index: usize, frame: Span, received_at: Stamp) -> bool {
         // Frames that are not AoE, or are truncated, are normal on a shared segment.
-        let Ok(sight) = target::look(self.io.arena().bytes(frame)) else { return false };
+        let Ok(info) = target::classify(self.io.arena().bytes(frame)) else { return false };
         let served = &self.ethernet.interfaces[index].segment.interface;
-        if self.stop.has_begun() || !served.admits(sight.from) {
+        if self.stop.has_begun() || !served.admits(info.from) {
             return false;
         }
-        match sight.kind {
+        match info.kind {
             Kind::Query => {
-                self.answer_query(index, &sight, frame);
+                self.answer_query(index, &info, frame);
                 false
             }
-            Kind::Session => self.session_frame(index, &sight, frame, received_at),
+            Kind::Session => self.session_frame(index, &info, frame, received_at),
         }
     }
 
-    fn answer_query(&mut self, index: usize, sight: &Sight, frame: Span) {
+    fn answer_query(&mut self, index: usize, info: &RequestInfo, frame: Span) {
         let mut request = [0; QUERY_BYTES_MAX];
         let bytes = self.io.arena().bytes(frame);
         let len = bytes.len().min(QUERY_BYTES_MAX);
         request[..len].copy_from_slice(&bytes[..len]);
         let served = self.served.clone();
-        for (address, unit) in served.exports.iter().filter(|(address, _)| sight.to.covers(**address)) {
+        for (address, unit) in served.exports.iter().filter(|(address, _)| info.to.covers(**address)) {
             let view = &self.units[*unit].view;
-            if !view.policy.export.may_see(sight.from) {
+            if !view.policy.export.may_see(info.from) {
                 continue;
             }
             let interface = &mut self.ethernet.interfaces[index];
@@ -161,25 +161,26 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span, received_at: Stamp) -> bool {
-        let Some(key) = self.session(index, sight) else { return false };
+    fn session_frame(&mut self, index: usize, info: &RequestInfo, frame: Span, received_at: Stamp) -> bool {
+        let Some(key) = self.session(index, info) else { return false };
         let now = self.io.now();
         let room = self.ethernet.interfaces[index].room();
         let bytes = self.io.arena().bytes(frame);
         let is_served =
             |conn: &&mut Connection| conn.phase == Phase::Serving && conn.closing.lingering.is_empty();
         let Some(conn) = self.connections.get_mut(key).filter(is_served) else {
-            self.count_dropped(index, sight);
+            self.count_dropped(index, info);
             return false;
         };
         // The access list may have been edited since the session began.
-        let may_see = |lun: &LunState| self.units[lun.unit].view.policy.export.may_see(sight.from);
+        let may_see = |lun: &LunState| self.units[lun.unit].view.policy.export.may_see(info.from);
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
             return false;
         };
         // Its WRITE would wait behind others. The initiator retransmits it.
-        let waits = conn.luns.iter().any(|lun| lun.line.as_ref().is_some_and(|line| line.holds_any()));
-        let is_full = waits && self.ethernet.interfaces[index].in_line >= FRAMES_IN_LINE;
+        let waits =
+            conn.luns.iter().any(|lun| lun.throttle.as_ref().is_some_and(|throttle| throttle.holds_any()));
+        let is_full = waits && self.ethernet.interfaces[index].throttled >= THROTTLED_FRAMES_MAX;
         target.limit_frames(if is_full { 0 } else { room });
         let stays = target.receive(now, received_at, bytes, frame);
         conn.framed_at = now;
@@ -188,23 +189,23 @@ impl<I: Io> Core<I> {
     }
 
     /// The session that a frame belongs to.
-    fn session(&mut self, index: usize, sight: &Sight) -> Option<Key> {
-        if let Some(key) = self.ethernet.interfaces[index].sessions.get(&(sight.from, sight.to)) {
+    fn session(&mut self, index: usize, info: &RequestInfo) -> Option<Key> {
+        if let Some(key) = self.ethernet.interfaces[index].sessions.get(&(info.from, info.to)) {
             return Some(*key);
         }
-        let unit = *self.served.exports.get(&sight.to)?;
-        if !self.units[unit].view.policy.export.may_see(sight.from) {
+        let unit = *self.served.exports.get(&info.to)?;
+        if !self.units[unit].view.policy.export.may_see(info.from) {
             return None;
         }
-        if self.ethernet.lingers(index, sight) {
-            self.count_dropped(index, sight);
+        if self.ethernet.lingers(index, info) {
+            self.count_dropped(index, info);
             return None;
         }
         if self.ethernet.interfaces[index].sessions.len() >= SESSIONS_MAX {
             self.end_most_silent(index);
             return None;
         }
-        Some(self.new_session(index, sight.from, sight.to, unit))
+        Some(self.new_session(index, info.from, info.to, unit))
     }
 
     fn new_session(&mut self, index: usize, from: Mac, address: Address, unit: u32) -> Key {
@@ -263,7 +264,7 @@ impl<I: Io> Core<I> {
             losses: 0,
             received: 0,
             reported_at: None,
-            line: None,
+            throttle: None,
         });
         conn.framed_at = self.io.now();
         let key = self.connections.insert(conn);
@@ -274,13 +275,13 @@ impl<I: Io> Core<I> {
     }
 
     /// A task begins to wait for a limit, or stops: if it is a WRITE of AoE, it holds a frame.
-    pub(in crate::core) fn count_in_line(&mut self, key: Key, is_there: bool) {
+    pub(in crate::core) fn count_throttled(&mut self, key: Key, is_there: bool) {
         let Some(task) = self.tasks.get(key).filter(|task| task.command.write_bytes > 0) else { return };
         let way = self.connections.get(task.origin).map(|conn| conn.facts.way);
         if let Some(Way::Interface { opening_number, .. }) = way
             && let Some(interface) = self.ethernet.interface_by_opening(opening_number)
         {
-            interface.in_line = if is_there { interface.in_line + 1 } else { interface.in_line - 1 };
+            interface.throttled = if is_there { interface.throttled + 1 } else { interface.throttled - 1 };
         }
     }
 

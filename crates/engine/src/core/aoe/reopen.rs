@@ -15,7 +15,7 @@ use crate::housekeeper::Job;
 use crate::message::{InterfaceMessage, Message, Way};
 use crate::slots::Key;
 use config::AoeInterface;
-use proto::aoe::target::{COPIES_WITHIN, Sight, Target};
+use proto::aoe::target::{COPIES_WITHIN, RequestInfo, Target};
 use proto::services::Down;
 use proto::time::Time;
 use reactor::io::Io;
@@ -54,8 +54,8 @@ impl<L: Line> Ethernet<L> {
     }
 
     /// Whether the session that a frame is for has the name of one that lingers on an earlier opening.
-    pub(super) fn lingers(&self, interface: usize, sight: &Sight) -> bool {
-        let name = (sight.from, sight.to);
+    pub(super) fn lingers(&self, interface: usize, info: &RequestInfo) -> bool {
+        let name = (info.from, info.to);
         let here = self.interfaces[interface].name();
         self.retired.iter().any(|retired| retired.name() == here && retired.sessions.contains_key(&name))
     }

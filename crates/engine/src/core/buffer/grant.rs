@@ -1,8 +1,8 @@
 //! How tasks get and return buffers.
 
 use super::{
-    FIRST_STEPS_BYTES, FIRST_UNSOLICITED_BYTES, Purpose, Short, UNITS_STEPS_BYTES, UNITS_UNSOLICITED_BYTES,
-    reserved_for_others,
+    FIRST_STEPS_BYTES, FIRST_UNSOLICITED_BYTES, NoBuffer, Purpose, UNITS_STEPS_BYTES,
+    UNITS_UNSOLICITED_BYTES, reserved_for_others,
 };
 use crate::core::Core;
 use crate::core::task::State;
@@ -15,9 +15,14 @@ use wire::Places;
 
 impl<I: Io> Core<I> {
     /// Gives the task a buffer of `len` bytes (not 0), replacing the one it has.
-    pub(in crate::core) fn take_buffer(&mut self, key: Key, len: u32, purpose: Purpose) -> Result<(), Short> {
+    pub(in crate::core) fn take_buffer(
+        &mut self,
+        key: Key,
+        len: u32,
+        purpose: Purpose,
+    ) -> Result<(), NoBuffer> {
         self.release_buffer(key);
-        let task = self.tasks.get(key).ok_or(Short)?;
+        let task = self.tasks.get(key).ok_or(NoBuffer)?;
         let (origin, unit) = (task.origin, task.unit);
         let buffer = self.grant(origin, unit, len, purpose)?;
         if let Some(task) = self.tasks.get_mut(key) {
@@ -33,7 +38,7 @@ impl<I: Io> Core<I> {
         unit: u32,
         len: u32,
         purpose: Purpose,
-    ) -> Result<Places, Short> {
+    ) -> Result<Places, NoBuffer> {
         let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
         let room =
             arena.whole_bytes().saturating_sub(reserved_for_others(purpose, self.buffers.unsolicited_bytes));
@@ -50,9 +55,9 @@ impl<I: Io> Core<I> {
                     .as_ref()
                     .is_none_or(|conn| conn.share.may_hold(purpose, bytes, room.saturating_sub(of_first)));
         if !may_hold {
-            return Err(Short);
+            return Err(NoBuffer);
         }
-        let buffer = arena.take(len).ok_or(Short)?;
+        let buffer = arena.take(len).ok_or(NoBuffer)?;
         *held.bytes.of(purpose) += bytes;
         if purpose == Purpose::Unsolicited {
             self.buffers.unsolicited_bytes += bytes;

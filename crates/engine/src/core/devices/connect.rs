@@ -8,7 +8,7 @@ use crate::core::connection::{Connection, Phase};
 use crate::message::{Facts, Message, Way};
 use crate::slots::Key;
 use crate::transport::{DEPTHS, DeviceChannel, Transport};
-use rdma::verbs::{Arrival, Error, Happened, Incoming};
+use rdma::verbs::{Arrival, DeviceEvent, Error, Incoming};
 use reactor::io::{Handle, Io};
 use reactor::limited;
 use std::collections::BTreeSet;
@@ -151,17 +151,17 @@ impl<I: Io> Core<I> {
         let rearm = devices.ready(number, &mut happened);
         for happened in happened.drain(..) {
             match happened {
-                Happened::Device { name, text, has_failed: true } => {
+                DeviceEvent::Device { name, text, has_failed: true } => {
                     tracing::error!("RDMA device {text}");
                     // One core is notified.
                     for core in 0..self.cores() {
                         self.post(core, Message::DeviceFailed { name: name.clone() });
                     }
                 }
-                Happened::Device { text, has_failed: false, .. } => tracing::info!("RDMA device {text}"),
-                Happened::Unwatch(number) => self.io.unwatch(watch_tag(number)),
-                Happened::Completed { token } => self.with_channel(token, DeviceChannel::completed),
-                Happened::Connection { token, event } => {
+                DeviceEvent::Device { text, has_failed: false, .. } => tracing::info!("RDMA device {text}"),
+                DeviceEvent::Unwatch(number) => self.io.unwatch(watch_tag(number)),
+                DeviceEvent::Completed { token } => self.with_channel(token, DeviceChannel::completed),
+                DeviceEvent::Connection { token, event } => {
                     self.with_channel(token, |channel| channel.changed(event));
                 }
             }

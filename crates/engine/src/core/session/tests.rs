@@ -80,7 +80,7 @@ fn unit_with_losses() -> LunState {
         losses: 0,
         received: 0,
         reported_at: None,
-        line: None,
+        throttle: None,
     }
 }
 

@@ -54,11 +54,11 @@ impl<I: Io> Core<I> {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
-        if let Some(line) = &mut conn.luns[lun].line
-            && let Some(wait) = line.bars(&self.units[unit].view, &command, attribute, self.io.now())
+        if let Some(throttle) = &mut conn.luns[lun].throttle
+            && let Some(wait) = throttle.bars(&self.units[unit].view, &command, attribute, self.io.now())
         {
             let task = Task { lun, ..Task::new(connection, &command, attribute, unit) };
-            return self.wait_in_line(task, lun, wait);
+            return self.throttle_task(task, lun, wait);
         }
         if self.units[unit].gate.must_wait(attribute) {
             let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
@@ -444,7 +444,7 @@ impl<I: Io> Core<I> {
 
     /// Ends a task that waits at a LUN which is hidden from its session.
     pub(in crate::core) fn refuse_hidden_unit(&mut self, key: Key) {
-        self.leave_line(key);
+        self.leave_throttle(key);
         self.report_end(key, scsi::hidden_unit());
     }
 
@@ -488,7 +488,7 @@ impl<I: Io> Core<I> {
                 self.outlive(key);
                 true
             }
-            State::InLine
+            State::Throttled
             | State::Waiting
             | State::Overlapping
             | State::Starved
@@ -498,7 +498,7 @@ impl<I: Io> Core<I> {
             | State::Running => {
                 self.forget(key);
                 self.forget_starving(key);
-                self.leave_line(key);
+                self.leave_throttle(key);
                 self.free_task(key);
                 true
             }

@@ -10,7 +10,7 @@ use zerocopy::byteorder::big_endian::U16;
 
 /// What a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sight {
+pub struct RequestInfo {
     /// The sender.
     pub from: Mac,
     /// The target, or targets.
@@ -46,14 +46,14 @@ pub struct Export<'a> {
 }
 
 /// Parses a request; an invalid frame is not answered.
-pub fn look(frame: &[u8]) -> Result<Sight, Violation> {
+pub fn classify(frame: &[u8]) -> Result<RequestInfo, Violation> {
     let header = head(frame)?;
     let (from, to) = (header.source, header.address());
     if needs_session(header, frame)? {
-        let sight = Sight { from, to, kind: Kind::Session };
-        return if to.is_broadcast() { Err(Violation::Broadcast) } else { Ok(sight) };
+        let info = RequestInfo { from, to, kind: Kind::Session };
+        return if to.is_broadcast() { Err(Violation::Broadcast) } else { Ok(info) };
     }
-    Ok(Sight { from, to, kind: Kind::Query })
+    Ok(RequestInfo { from, to, kind: Kind::Query })
 }
 
 /// The header of a frame that may be a request.
@@ -214,7 +214,7 @@ mod tests {
             [Address::BROADCAST, E1_2, Address { shelf: 1, slot: 255 }, Address { shelf: 65535, slot: 2 }]
         {
             let frame = config(to, ConfigCommand::READ, b"");
-            assert_eq!(look(&frame), Ok(Sight { from: PEER, to, kind: Kind::Query }));
+            assert_eq!(classify(&frame), Ok(RequestInfo { from: PEER, to, kind: Kind::Query }));
             let answer = answer(&frame).unwrap();
             assert_eq!(answer[..14], [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x88, 0xa2]);
             assert_eq!(answer[14..24], [0x18, 0, 0, 1, 2, 1, 0, 0, 0, 7]);
@@ -246,7 +246,7 @@ mod tests {
             let (mut one, mut all) = (plain.clone(), config(Address::BROADCAST, ConfigCommand::READ, b""));
             (one[at], all[at]) = (byte, byte);
             assert_eq!(answer(&all), None, "not a storm of refusals");
-            assert_eq!(look(&one).unwrap().kind, Kind::Query);
+            assert_eq!(classify(&one).unwrap().kind, Kind::Query);
             let answer = answer(&one).unwrap();
             assert_eq!((answer.len(), answer[14]), (60, 0x1c));
             answer[15]
@@ -265,7 +265,7 @@ mod tests {
     fn frames_that_are_no_requests_are_dropped() {
         let frame = config(E1_2, ConfigCommand::READ, b"");
         for len in 0..32 {
-            assert_eq!(look(&frame[..len]), Err(Violation::Truncated));
+            assert_eq!(classify(&frame[..len]), Err(Violation::Truncated));
             assert_eq!(answer(&frame[..len]), None);
         }
         for (at, byte, violation) in [
@@ -276,7 +276,7 @@ mod tests {
         ] {
             let mut frame = frame.clone();
             frame[at] = byte;
-            assert_eq!(look(&frame), Err(violation));
+            assert_eq!(classify(&frame), Err(violation));
             assert_eq!(answer(&frame), None);
         }
     }
@@ -290,8 +290,8 @@ mod tests {
                 .chain([ConfigCommand::SET, ConfigCommand::FORCE_SET].map(|command| config(to, command, b"")))
         };
         for (one, all) in frames(E1_2).zip(frames(Address::BROADCAST)) {
-            assert_eq!(look(&one), Ok(Sight { from: PEER, to: E1_2, kind: Kind::Session }));
-            assert_eq!(look(&all), Err(Violation::Broadcast));
+            assert_eq!(classify(&one), Ok(RequestInfo { from: PEER, to: E1_2, kind: Kind::Session }));
+            assert_eq!(classify(&all), Err(Violation::Broadcast));
             assert_eq!((answer(&one), answer(&all)), (None, None));
         }
     }

@@ -259,12 +259,12 @@ impl Layer {
             return self.abort_missing(pdu);
         };
         match self.standing(id) {
-            Standing::Running => self.ask(pdu, Function::AbortTask(Some(id)), false, false),
-            Standing::AwaitsData => {
+            TaskState::Running => self.ask(pdu, Function::AbortTask(Some(id)), false, false),
+            TaskState::AwaitsData => {
                 self.abort(id);
                 self.queue_function_response(tag, Response::COMPLETE);
             }
-            Standing::Answered => self.queue_function_response(tag, Response::NO_TASK),
+            TaskState::Answered => self.queue_function_response(tag, Response::NO_TASK),
         }
     }
 
@@ -281,11 +281,11 @@ impl Layer {
         self.ask(pdu, Function::AbortTask(None), false, false);
     }
 
-    fn standing(&mut self, id: TaskId) -> Standing {
+    fn standing(&mut self, id: TaskId) -> TaskState {
         match self.tasks.get(id) {
-            Some(task) if task.ending.is_none() => Standing::Running,
-            Some(task) if task.owed_data() && task.push.is_none() => Standing::AwaitsData,
-            _ => Standing::Answered,
+            Some(task) if task.ending.is_none() => TaskState::Running,
+            Some(task) if task.owed_data() && task.push.is_none() => TaskState::AwaitsData,
+            _ => TaskState::Answered,
         }
     }
 
@@ -313,7 +313,7 @@ impl Layer {
             for task in waiting {
                 let covered =
                     self.tasks.get(task).is_some_and(|task| function.lun.is_none_or(|lun| lun == task.lun));
-                if covered && matches!(self.standing(task), Standing::AwaitsData) {
+                if covered && matches!(self.standing(task), TaskState::AwaitsData) {
                     self.abort(task);
                 }
             }
@@ -459,7 +459,7 @@ fn async_message(event: AsyncEvent, parameters: [u16; 3]) -> AsyncMessage {
 }
 
 /// The state of a task that is to be aborted.
-enum Standing {
+enum TaskState {
     /// The engine has it.
     Running,
     /// Ended, but the initiator still owes data.

@@ -1,6 +1,6 @@
 //! Received messages, and what happens to the buffers that were advertised.
 
-use super::{Initiator, Own};
+use super::{AdvertisedBuffers, Initiator};
 use crate::iscsi::initiator::layer::Phase;
 use crate::iser::{Parts, Violation};
 use crate::message::{Advertised, Message, Post};
@@ -100,7 +100,8 @@ impl Initiator {
 
     /// Data read from a buffer that was invalidated has been sent.
     pub(super) fn has_left(&mut self, stag: u32) {
-        let is_it = |own: &mut Own| own.both().iter().any(|it| it.is_some_and(|it| it.stag == stag));
+        let is_it =
+            |own: &mut AdvertisedBuffers| own.both().iter().any(|it| it.is_some_and(|it| it.stag == stag));
         let Some(slot) = self.advertised.iter_mut().position(is_it) else { return };
         let task = u16::try_from(slot).ok().and_then(|slot| self.layer.tasks.at(slot)).map(|(id, _)| id);
         // One that has just ended is handled with the others.

@@ -1,6 +1,6 @@
 //! What is sent: the iSCSI layer's queues become messages.
 
-use super::{Initiator, Own};
+use super::{AdvertisedBuffers, Initiator};
 use crate::iscsi::initiator::queue::DataOut;
 use crate::message::{Access, Full, Post, WorkId};
 use crate::services::TaskId;
@@ -82,7 +82,7 @@ impl Initiator {
 
     /// Lets the target access the buffers of a command: all of its data-in, and the part of its data-out that
     /// is not sent unsolicited. `None`: the task has ended.
-    fn advertise(&mut self, id: TaskId, to: &mut dyn Post) -> Result<Option<Own>, Full> {
+    fn advertise(&mut self, id: TaskId, to: &mut dyn Post) -> Result<Option<AdvertisedBuffers>, Full> {
         let Some(task) = self.layer.tasks.get(id).filter(|task| task.ended.is_none()) else {
             return Ok(None);
         };
@@ -91,12 +91,12 @@ impl Initiator {
         let slot = usize::from(id.slot);
         if slot >= self.advertised.len() {
             // Once for each slot.
-            self.advertised.resize(slot.saturating_add(1), Own::default());
+            self.advertised.resize(slot.saturating_add(1), AdvertisedBuffers::default());
         }
         let Some(own) = self.advertised.get_mut(slot) else { return Ok(None) };
         let (reads, writes) = (!read.is_empty(), write.len() > unsolicited);
         if (reads || writes) && !own.is_advertised {
-            *own = Own { is_advertised: true, ..Own::default() };
+            *own = AdvertisedBuffers { is_advertised: true, ..AdvertisedBuffers::default() };
             if let Some(task) = self.layer.tasks.get(id) {
                 task.batches = task.batches.saturating_add(1);
             }

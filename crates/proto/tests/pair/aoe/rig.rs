@@ -3,7 +3,7 @@
 
 use crate::support::{DISK, HOST, Random, crc32c};
 use proto::aoe::initiator::{Initiator, InitiatorConfig, Outgoing, Put, Source};
-use proto::aoe::target::{Config, Export, Kind, Target, answer_query, look};
+use proto::aoe::target::{Config, Export, Kind, Target, answer_query, classify};
 use proto::iscsi::initiator::Event;
 use proto::services::{Command, Down, Ending, TaskId, Up};
 use proto::time::{Stamp, Time};
@@ -299,9 +299,9 @@ impl Rig {
     }
 
     fn target_hears(&mut self, bytes: Vec<u8>) {
-        let sight = look(&bytes).expect("a request");
-        assert_eq!((sight.from, sight.to), (OURS, ADDRESS));
-        if sight.kind == Kind::Query {
+        let info = classify(&bytes).expect("a request");
+        assert_eq!((info.from, info.to), (OURS, ADDRESS));
+        if info.kind == Kind::Query {
             let export = Export {
                 address: ADDRESS,
                 ours: THEIRS,

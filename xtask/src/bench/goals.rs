@@ -1,4 +1,4 @@
-//! The marks: what Lunette must achieve, as ratios within one run.
+//! The goals: what Lunette must achieve, as ratios within one run.
 
 use super::results::{Results, Side, USUAL};
 use crate::instructions::Figures;
@@ -6,8 +6,8 @@ use crate::instructions::Figures;
 /// Where the files that fio also reads are, and the ratio's name in the file of figures.
 pub(super) const FILES: [(&str, &str); 2] = [("tmpfs", "fio_tmpfs"), ("disk", "fio_disk")];
 
-/// A mark: a row of ours against one or several others.
-pub(super) struct Mark {
+/// A goal: a row of ours against one or several others.
+pub(super) struct Goal {
     pub(super) ours: Side,
     /// What it is compared with, as text.
     pub(super) name: String,
@@ -31,7 +31,7 @@ pub(super) enum Figure {
     InitiatorCpu,
 }
 
-/// Marks against a ceiling in the settings A and B, and with many connections: section, direction, block,
+/// Goals against a ceiling in the settings A and B, and with many connections: section, direction, block,
 /// depth, ratio.
 const CEILING: [(&str, &str, &str, &str, f64); 16] = [
     ("A: small commands", "read", "4K", "32", 0.80),
@@ -66,21 +66,21 @@ const FILE: f64 = 0.90;
 pub(super) const MORE_CORES: &str = "A: more cores";
 const EACH_CORE: f64 = 0.85;
 
-/// All marks, for the points present in the results.
-pub(super) fn marks(results: &Results, figures: &Figures) -> Vec<Mark> {
-    let mut marks: Vec<Mark> = CEILING.iter().map(ceiling).collect();
+/// All goals, for the points present in the results.
+pub(super) fn goals(results: &Results, figures: &Figures) -> Vec<Goal> {
+    let mut goals: Vec<Goal> = CEILING.iter().map(ceiling).collect();
     let all = |section: &str, target: &str| -> Vec<&Side> {
         results.rows.iter().filter(|row| row.section == section && row.target == target).collect()
     };
     for ours in all("A: small commands", "Lunette") {
-        marks.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
+        goals.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
     }
     for ours in all("A: bulk", "Lunette").into_iter().filter(|row| row.direction == "read") {
-        marks.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
+        goals.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
     }
     for ours in all("A: data digests", "Lunette").into_iter().filter(|row| row.digests == "data") {
         let plain = Side { digests: "none".into(), ..ours.clone() };
-        marks.push(against(ours, "without digests", vec![plain], DIGESTS));
+        goals.push(against(ours, "without digests", vec![plain], DIGESTS));
     }
     for ours in all(MORE_CORES, "Lunette") {
         let one = Side {
@@ -90,22 +90,22 @@ pub(super) fn marks(results: &Results, figures: &Figures) -> Vec<Mark> {
             ..ours.clone()
         };
         let cores = ours.jobs.parse().unwrap_or(f64::INFINITY);
-        marks.push(against(ours, "one core, one connection", vec![one], EACH_CORE * cores));
+        goals.push(against(ours, "one core, one connection", vec![one], EACH_CORE * cores));
     }
     for ours in all("B: one core", "Lunette").into_iter().filter(|row| row.depth == "32") {
-        marks.push(against(ours, "tgt, file", vec![ours.of("tgt, file")], TIMES_TGT));
+        goals.push(against(ours, "tgt, file", vec![ours.of("tgt, file")], TIMES_TGT));
     }
     for section in ["C: as a user gets it", "C: eight connections"] {
         for ours in all(section, "Lunette") {
-            marks.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
+            goals.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
         }
     }
     for ours in all("C: as a user gets it", "Lunette") {
-        marks.push(against(ours, "sleeping ceiling", vec![ours.of("ceiling")], 1.0));
+        goals.push(against(ours, "sleeping ceiling", vec![ours.of("ceiling")], 1.0));
     }
     for ours in all("C: polling", "Lunette").into_iter().filter(|row| row.scheduling == "free") {
         let others = ["always", "never"].map(|name| Side { scheduling: name.into(), ..ours.clone() });
-        marks.push(against(ours, "the best of always and never", others.into(), ADAPTIVE));
+        goals.push(against(ours, "the best of always and never", others.into(), ADAPTIVE));
     }
     for (place, fio) in FILES {
         // The rows `local` use our load generator: where fio is faster, they are scaled to what fio reads.
@@ -113,14 +113,14 @@ pub(super) fn marks(results: &Results, figures: &Figures) -> Vec<Mark> {
         for ours in all("C: files", &format!("Lunette, {place}")) {
             let others = vec![(ours.of(&format!("{place}, local")), fio), (ours.of("Lunette"), 1.0)];
             let name = format!("Lunette, {place} against the file read locally, or memory");
-            let mark = against(ours, &name, Vec::new(), FILE);
-            marks.push(Mark { against: others, of_several: f64::min, ..mark });
+            let goal = against(ours, &name, Vec::new(), FILE);
+            goals.push(Goal { against: others, of_several: f64::min, ..goal });
         }
     }
-    marks
+    goals
 }
 
-fn ceiling(&(section, direction, block, depth, at_least): &(&str, &str, &str, &str, f64)) -> Mark {
+fn ceiling(&(section, direction, block, depth, at_least): &(&str, &str, &str, &str, f64)) -> Goal {
     let (scheduling, jobs) = match section {
         "B: one core" | "B: bulk" => ("one core", "1"),
         "C: eight connections" => ("free", "8"),
@@ -141,10 +141,10 @@ fn ceiling(&(section, direction, block, depth, at_least): &(&str, &str, &str, &s
 }
 
 /// Against the best of several.
-pub(super) fn against(ours: &Side, name: &str, against: Vec<Side>, at_least: f64) -> Mark {
+pub(super) fn against(ours: &Side, name: &str, against: Vec<Side>, at_least: f64) -> Goal {
     let against = against.into_iter().map(|side| (side, 1.0)).collect();
     let (ours, name) = (ours.clone(), name.into());
-    Mark { ours, name, against, of_several: f64::max, figure: Figure::Iops, at_least }
+    Goal { ours, name, against, of_several: f64::max, figure: Figure::Iops, at_least }
 }
 
 #[cfg(test)]
@@ -183,16 +183,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_plan_has_every_row_that_a_mark_names() {
+    fn the_plan_has_every_row_that_a_goal_names() {
         for cores in [2, CORES_MIN, 9] {
             let (plan, results) = results(&plan(cores));
-            let marks = marks(&results, &Figures::new());
+            let goals = goals(&results, &Figures::new());
             for matrix in &plan.matrices {
-                assert!(marks.iter().any(|mark| mark.ours.section == matrix.title), "{}", matrix.title);
+                assert!(goals.iter().any(|goal| goal.ours.section == matrix.title), "{}", matrix.title);
             }
-            for mark in marks {
-                let (point, name) = (mark.ours.clone(), mark.name.clone());
-                let evaluated = Evaluated::new(mark, &results);
+            for goal in goals {
+                let (point, name) = (goal.ours.clone(), goal.name.clone());
+                let evaluated = Evaluated::new(goal, &results);
                 assert!(evaluated.figures.is_some(), "{point:?} against {name}");
             }
         }
@@ -201,8 +201,8 @@ pub(super) mod tests {
     #[test]
     fn each_further_core_counts_where_there_are_enough() {
         let times = |cores: usize| -> Vec<f64> {
-            let marks = marks(&results(&plan(cores)).1, &Figures::new());
-            marks.iter().filter(|mark| mark.ours.section == MORE_CORES).map(|mark| mark.at_least).collect()
+            let goals = goals(&results(&plan(cores)).1, &Figures::new());
+            goals.iter().filter(|goal| goal.ours.section == MORE_CORES).map(|goal| goal.at_least).collect()
         };
         assert_eq!((times(2), times(4), times(9)), (vec![], vec![1.7], vec![3.4]));
     }
@@ -211,9 +211,9 @@ pub(super) mod tests {
     fn where_fio_is_faster_the_file_counts_for_what_it_reads() {
         let (_, results) = results(&plan(2));
         let figures = [("fio_tmpfs", 1.5), ("fio_disk", 0.5)].map(|(name, ratio)| (name.to_owned(), ratio));
-        let marks = marks(&results, &figures.into());
-        let files = marks.iter().filter(|mark| mark.ours.section == "C: files");
-        let factors: Vec<f64> = files.map(|mark| mark.against[0].1).collect();
+        let goals = goals(&results, &figures.into());
+        let files = goals.iter().filter(|goal| goal.ours.section == "C: files");
+        let factors: Vec<f64> = files.map(|goal| goal.against[0].1).collect();
         assert_eq!(factors, [1.5, 1.0]);
     }
 }

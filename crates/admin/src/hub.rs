@@ -161,11 +161,11 @@ pub trait Sessions: Send + Sync {
     /// When a core does not answer.
     fn list(&self) -> Result<Vec<Value>, Refused>;
 
-    /// Ends one on behalf of a client, publishes an event on the desk, and returns the steps taken once it has ended completely.
+    /// Ends one on behalf of a client, publishes an event on the hub, and returns the steps taken once it has ended completely.
     ///
     /// # Errors
     /// When there is no such session, or it does not end.
-    fn end(&self, id: u64, dry_run: bool, who: &str, desk: &Desk) -> Result<Vec<String>, Refused>;
+    fn end(&self, id: u64, dry_run: bool, who: &str, hub: &Hub) -> Result<Vec<String>, Refused>;
 }
 
 /// The daemon's counters, which are read without waiting for cores.
@@ -194,7 +194,7 @@ pub enum Format {
 
 /// Where changes are submitted, and state is published.
 #[derive(Clone)]
-pub struct Desk {
+pub struct Hub {
     submit: Arc<dyn Fn(Job) -> bool + Send + Sync>,
     permits: Arc<Semaphore>,
     state: Arc<Mutex<Arc<State>>>,
@@ -220,14 +220,14 @@ const SHARE: u32 = 20;
 /// The longest pause between two lists.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-impl Desk {
-    /// A desk whose changes go to `submit`, which does not wait, and returns false when the daemon no longer takes any.
+impl Hub {
+    /// A hub whose changes go to `submit`, which does not wait, and returns false when the daemon no longer takes any.
     pub fn new(
         submit: impl Fn(Job) -> bool + Send + Sync + 'static,
         sessions: Arc<dyn Sessions>,
         readings: Arc<dyn Readings>,
-    ) -> Desk {
-        Desk {
+    ) -> Hub {
+        Hub {
             submit: Arc::new(submit),
             permits: Arc::new(Semaphore::new(JOBS_MAX)),
             state: Arc::default(),
@@ -332,10 +332,10 @@ impl Desk {
     /// Ends a session; `None`: too many changes are waiting.
     pub(crate) async fn end_session(&self, id: u64, dry_run: bool, who: String) -> Option<Answer> {
         let permit = self.permits.clone().try_acquire_owned().ok()?;
-        let desk = self.clone();
+        let hub = self.clone();
         let ended = spawn_blocking(move || {
             let _permit = permit;
-            desk.sessions.end(id, dry_run, &who, &desk)
+            hub.sessions.end(id, dry_run, &who, &hub)
         });
         let steps = ended.await.unwrap_or_else(|_| Err(ending()));
         let version = self.state().version.clone();

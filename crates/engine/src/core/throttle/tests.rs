@@ -1,4 +1,4 @@
-//! Lines with a clock of the test's own, and commands that wait in those of a daemon.
+//! Throttles with a clock of the test's own, and commands that wait in those of a daemon.
 
 use super::*;
 use crate::limits::Limit;
@@ -18,7 +18,7 @@ fn limit(iops: u64, bytes: u64) -> Arc<Limit> {
 /// A session with a number of commands of a certain size in flight, on a core that wakes late, by a certain
 /// time, when something is due.
 struct Session {
-    line: Line,
+    throttle: Throttle,
     depth: usize,
     bytes: u32,
     late: u64,
@@ -40,8 +40,8 @@ impl Session {
     }
 
     fn of_shares(shares: &[Arc<Share>], depth: usize, bytes: u32, late: u64) -> Session {
-        let line = Line::new([shares.first().cloned(), shares.get(1).cloned()]);
-        Session { line, depth, bytes, late, round: 0, next: VecDeque::new(), commands: 0 }
+        let throttle = Throttle::new([shares.first().cloned(), shares.get(1).cloned()]);
+        Session { throttle, depth, bytes, late, round: 0, next: VecDeque::new(), commands: 0 }
     }
 
     fn with_rounds_of(self, round: u64) -> Session {
@@ -51,10 +51,10 @@ impl Session {
     /// Sends as many commands as it may.
     fn fill(&mut self, now: Time) {
         while self.next.pop_front_if(|next| *next <= now.0).is_some() {}
-        while self.line.waiting.len() + self.next.len() < self.depth {
-            match self.line.bar(Some(self.bytes), Attribute::Simple, now) {
+        while self.throttle.waiting.len() + self.next.len() < self.depth {
+            match self.throttle.bar(Some(self.bytes), Attribute::Simple, now) {
                 None => self.assert_admitted(now),
-                Some(wait) => self.line.push(Key { index: 0, generation: 0 }, Attribute::Simple, wait),
+                Some(wait) => self.throttle.push(Key { index: 0, generation: 0 }, Attribute::Simple, wait),
             }
         }
     }
@@ -67,7 +67,7 @@ impl Session {
     }
 
     fn wakes_at(&mut self, now: Time) -> u64 {
-        let due = self.line.first_due(now).map(|due| due.0 + self.late);
+        let due = self.throttle.first_due(now).map(|due| due.0 + self.late);
         due.into_iter().chain(self.next.front().copied()).min().unwrap_or(u64::MAX)
     }
 }
@@ -79,14 +79,14 @@ fn run(mut sessions: Vec<Session>) -> Vec<u64> {
     while now < Time(3 * SECOND) {
         let wakes: Vec<u64> = sessions.iter_mut().map(|session| session.wakes_at(now)).collect();
         now = Time((*wakes.iter().min().expect("there are some")).max(now.0));
-        // A line queued behind another LUN's is on that one's core.
+        // A throttle queued behind another LUN's is on that one's core.
         let is_awake = |at: &usize| wakes[*at] <= now.0 || wakes[*at] == u64::MAX;
         let awake: Vec<usize> = (0..sessions.len()).filter(is_awake).collect();
         // In turns, as a core does it.
         let mut has_gone = true;
         while std::mem::take(&mut has_gone) {
             for at in &awake {
-                if sessions[*at].line.next(now).is_some() {
+                if sessions[*at].throttle.next(now).is_some() {
                     sessions[*at].assert_admitted(now);
                     has_gone = true;
                 }
@@ -105,7 +105,7 @@ fn assert_close(what: u64, to: u64) {
 fn sessions_have_equal_shares_however_many_commands_each_has_in_flight() {
     for rate in [200, 5000, 100_000] {
         let all = limit(rate, 0);
-        // At the highest rate a line takes 20 places ahead.
+        // At the highest rate a throttle takes 20 places ahead.
         let least = if rate == 100_000 { 20 } else { 4 };
         let sessions = [128, 32, 32, least].map(|depth| Session::new(&[&all], depth, 4096, 0));
         let done = run(sessions.into());
@@ -131,7 +131,7 @@ fn one_with_few_commands_has_its_share_although_cores_wake_late_and_its_next_one
 
 #[test]
 fn a_core_that_wakes_late_loses_no_share_to_one_that_never_sleeps() {
-    // Without the places that lines take ahead, a core that is 500 us late had half of its share.
+    // Without the places that throttles take ahead, a core that is 500 us late had half of its share.
     let percent = |late| if late > 150 { 10 } else { 5 };
     for (rate, late) in
         [(1000, 70), (1000, 500), (5000, 150), (5000, 500), (20_000, 150), (20_000, 500), (50_000, 500)]
@@ -177,7 +177,7 @@ fn an_initiator_of_ten_luns_gets_no_more_of_a_group_limit_than_one_of_one() {
         let all = limit(rate, 0);
         let of_group = |share: &Arc<Share>, depth| {
             let mut session = Session::new(&[], depth, 4096, 0);
-            session.line = Line::new([None, Some(share.clone())]);
+            session.throttle = Throttle::new([None, Some(share.clone())]);
             session
         };
         let many = Share::of(all.clone());
@@ -199,7 +199,7 @@ fn a_lun_that_waits_for_its_own_limit_does_not_hold_up_another_at_the_limit_of_t
     let (slow, all) = (limit(1, 0), Share::of(limit(1000, 0)));
     let slow = Session::of_shares(&[Share::of(slow), all.clone()], 32, 4096, 0);
     let mut other = Session::new(&[], 32, 4096, 0);
-    other.line = Line::new([None, Some(all)]);
+    other.throttle = Throttle::new([None, Some(all)]);
     let done = run(vec![slow, other]);
     assert_close(done[1], 2000);
 }
@@ -208,57 +208,60 @@ fn key(index: u32) -> Key {
     Key { index, generation: 0 }
 }
 
-/// A line with these commands, the first of which has its place.
-fn waiting(all: &Arc<Limit>, commands: &[(Option<u32>, Attribute)], now: Time) -> Line {
-    let mut line = Line::new([Some(Share::of(all.clone())), None]);
-    while line.bar(Some(0), Attribute::Simple, now).is_none() {}
-    line.release(Some(0));
+/// A throttle with these commands, the first of which has its place.
+fn waiting(all: &Arc<Limit>, commands: &[(Option<u32>, Attribute)], now: Time) -> Throttle {
+    let mut throttle = Throttle::new([Some(Share::of(all.clone())), None]);
+    while throttle.bar(Some(0), Attribute::Simple, now).is_none() {}
+    throttle.release(Some(0));
     for (index, (bytes, attribute)) in (0..).zip(commands) {
-        let wait = line.bar(*bytes, *attribute, now).expect("it waits");
-        line.push(key(index), *attribute, wait);
+        let wait = throttle.bar(*bytes, *attribute, now).expect("it waits");
+        throttle.push(key(index), *attribute, wait);
     }
-    line
+    throttle
 }
 
 #[test]
 fn unlimited_commands_pass_except_ordered_ones_and_those_behind_them() {
     let (all, now) = (limit(10, 0), Time(SECOND));
-    let mut line = waiting(&all, &[(Some(512), Attribute::Simple)], now);
-    assert!(line.bar(None, Attribute::Simple, now).is_none());
-    assert!(line.bar(None, Attribute::HeadOfQueue, now).is_none());
-    let ordered = line.bar(None, Attribute::Ordered, now).expect("it waits");
-    line.push(key(1), Attribute::Ordered, ordered);
-    let behind = line.bar(None, Attribute::Simple, now).expect("it keeps its order");
-    line.push(key(2), Attribute::Simple, behind);
-    assert_eq!(line.next(now), None);
-    let due = line.first_due(now).expect("it waits");
+    let mut throttle = waiting(&all, &[(Some(512), Attribute::Simple)], now);
+    assert!(throttle.bar(None, Attribute::Simple, now).is_none());
+    assert!(throttle.bar(None, Attribute::HeadOfQueue, now).is_none());
+    let ordered = throttle.bar(None, Attribute::Ordered, now).expect("it waits");
+    throttle.push(key(1), Attribute::Ordered, ordered);
+    let behind = throttle.bar(None, Attribute::Simple, now).expect("it keeps its order");
+    throttle.push(key(2), Attribute::Simple, behind);
+    assert_eq!(throttle.next(now), None);
+    let due = throttle.first_due(now).expect("it waits");
     // A command that is not limited waits only to keep its order.
-    assert_eq!([line.next(due), line.next(due), line.next(due)], [Some(key(0)), Some(key(1)), Some(key(2))]);
-    assert!(line.bar(None, Attribute::Ordered, now).is_none());
+    assert_eq!(
+        [throttle.next(due), throttle.next(due), throttle.next(due)],
+        [Some(key(0)), Some(key(1)), Some(key(2))]
+    );
+    assert!(throttle.bar(None, Attribute::Ordered, now).is_none());
 }
 
 #[test]
 fn a_command_that_is_aborted_leaves_its_place_to_others() {
     let (all, now) = (limit(10, 0), Time(SECOND));
-    let mut line = waiting(&all, &[(Some(512), Attribute::Simple); 3], now);
-    let due = line.first_due(now);
-    line.forget(key(0));
-    line.forget(key(0));
-    assert_eq!(line.first_due(now), due);
-    line.forget(key(2));
-    assert_eq!(line.next(due.expect("it waits")), Some(key(1)));
-    assert_eq!(line.first_due(now), None);
+    let mut throttle = waiting(&all, &[(Some(512), Attribute::Simple); 3], now);
+    let due = throttle.first_due(now);
+    throttle.forget(key(0));
+    throttle.forget(key(0));
+    assert_eq!(throttle.first_due(now), due);
+    throttle.forget(key(2));
+    assert_eq!(throttle.next(due.expect("it waits")), Some(key(1)));
+    assert_eq!(throttle.first_due(now), None);
 }
 
 #[test]
 fn waiting_commands_follow_a_changed_limit() {
     let (slow, fast, now) = (limit(1, 0), limit(1000, 0), Time(SECOND));
-    let mut line = waiting(&slow, &[(Some(512), Attribute::Simple); 3], now);
-    assert!(line.first_due(now) > Some(Time(SECOND + SECOND / 2)));
-    line.change([Some(Share::of(fast)), None]);
-    assert_eq!(line.next(now), Some(key(0)));
-    line.change([None, None]);
-    assert_eq!([line.next(now), line.next(now)], [Some(key(1)), Some(key(2))]);
+    let mut throttle = waiting(&slow, &[(Some(512), Attribute::Simple); 3], now);
+    assert!(throttle.first_due(now) > Some(Time(SECOND + SECOND / 2)));
+    throttle.change([Some(Share::of(fast)), None]);
+    assert_eq!(throttle.next(now), Some(key(0)));
+    throttle.change([None, None]);
+    assert_eq!([throttle.next(now), throttle.next(now)], [Some(key(1)), Some(key(2))]);
 }
 
 /// A session whose LUN 0 admits one command at once and further ones a second apart, and whose LUN 1 admits

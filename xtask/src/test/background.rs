@@ -1,6 +1,6 @@
 //! Steps that run in parallel with others.
 
-use super::times::{self, Took};
+use super::times::{self, StepTime};
 use super::{Options, Step};
 use crate::command::{RELEASE, Result, built_by, cargo, command, succeed};
 use clap::ValueEnum as _;
@@ -11,20 +11,20 @@ use std::process::{Child, Stdio};
 use std::thread::JoinHandle;
 
 /// Steps in a process of their own.
-pub(super) struct Beside {
+pub(super) struct Background {
     /// Its input is never written: it exits when that is closed.
     child: Child,
     /// Its output, shown when it has ended.
     output: JoinHandle<Vec<String>>,
 }
 
-impl Beside {
-    pub(super) fn start(steps: &[Step], options: &Options) -> Result<Beside> {
-        let fault = |error: io::Error| format!("steps cannot be run beside others: {error}");
+impl Background {
+    pub(super) fn start(steps: &[Step], options: &Options) -> Result<Background> {
+        let fault = |error: io::Error| format!("steps cannot be run in the background: {error}");
         // At lower priority than the tests, some of which allow seconds for what takes milliseconds.
         let mut xtask = command("nice");
         xtask.args(["-n", "19"]).arg(std::env::current_exe().map_err(fault)?);
-        xtask.args(["test", "--beside", "--sim-minutes", &options.sim_minutes.to_string()]);
+        xtask.args(["test", "--background", "--sim-minutes", &options.sim_minutes.to_string()]);
         for value in steps.iter().filter_map(Step::to_possible_value) {
             xtask.args(["--only", value.get_name()]);
         }
@@ -32,27 +32,27 @@ impl Beside {
         xtask.stderr(writer.try_clone().map_err(fault)?).stdout(writer);
         let child = xtask.stdin(Stdio::piped()).process_group(0).spawn().map_err(fault)?;
         let lines = || BufReader::new(reader).lines().map_while(std::result::Result::ok).collect();
-        Ok(Beside { child, output: std::thread::spawn(lines) })
+        Ok(Background { child, output: std::thread::spawn(lines) })
     }
 
     /// Waits for them, and adds their lines to the summary, and their times.
-    pub(super) fn finish(mut self, summary: &mut Vec<String>, times: &mut Vec<Took>) -> Result {
+    pub(super) fn finish(mut self, summary: &mut Vec<String>, times: &mut Vec<StepTime>) -> Result {
         // Not with `Child::wait`, which would close its input first.
         let input = self.child.stdin.take();
         let lines =
-            self.output.join().map_err(|_| "what ran beside other steps printed nothing".to_owned())?;
+            self.output.join().map_err(|_| "what ran in the background printed nothing".to_owned())?;
         let status = self.child.wait().map_err(|error| error.to_string())?;
         drop(input);
         // Their total is part of this process's.
         lines.iter().filter(|line| !line.starts_with(times::ALL)).for_each(|line| println!("{line}"));
         // The first is for packages, which were already installed.
-        times.extend(lines.iter().filter_map(|line| Took::parse(line)).skip(1));
+        times.extend(lines.iter().filter_map(|line| StepTime::parse(line)).skip(1));
         summary.extend(lines.into_iter().filter(|line| line.starts_with(Simulation::SUMMARY)));
-        if status.success() { Ok(()) } else { Err(format!("a step beside the others failed ({status})")) }
+        if status.success() { Ok(()) } else { Err(format!("a step in the background failed ({status})")) }
     }
 }
 
-/// For the process of [`Beside`]: it exits, with everything it has started, when its parent does.
+/// For the process of [`Background`]: it exits, with everything it has started, when its parent does.
 pub(super) fn end_with_the_other() {
     std::thread::spawn(|| {
         // Nothing is ever written: this ends when the other end is closed.

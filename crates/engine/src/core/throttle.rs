@@ -1,16 +1,16 @@
 //! Queues of commands that exceed a limit of their LUN or group.
 //!
-//! A session has a line for each of its LUNs that is limited. A command that waits there has not reached the
+//! A session has a throttle for each of its LUNs that is limited. A command that waits there has not reached the
 //! unit yet: it is, as it were, still in the service delivery subsystem. It has no place at the unit's gate,
 //! no claim, and no buffer except for unsolicited data, as at a gate ([`super::gate`] proves that nothing
 //! waits for what that holds), and its window or request limit closes behind it. So it delays nothing else,
 //! on its unit or on another. What the session sends to the unit later keeps its order: an ordered command
 //! queues behind everything that waits, and everything behind an ordered one that waits.
 //!
-//! The first command in a line takes a place at once, which determines when it is due; the next takes one
-//! when it has gone. So the lines of all cores take turns, however many commands each has. A session has one
-//! place at a time in its group's limit: its lines take turns there, one command each, however many LUNs it
-//! has. A core has one deadline for all its lines.
+//! The first command in a throttle takes a place at once, which determines when it is due; the next takes one
+//! when it has gone. So the throttles of all cores take turns, however many commands each has. A session has one
+//! place at a time in its group's limit: its throttles take turns there, one command each, however many LUNs it
+//! has. A core has one deadline for all its throttles.
 
 mod run;
 
@@ -23,12 +23,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest sleep before a command in a line is due.
+/// The shortest sleep before a command in a throttle is due.
 pub(super) const NAP: Duration = Duration::from_micros(50);
 
 /// The limits of a session's LUN, and what waits for them.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct Throttle {
     /// Its shares of the limit of the LUN and, with the session's other LUNs, of that of the group.
     shares: [Option<Arc<Share>>; 2],
     /// Oldest first.
@@ -37,7 +37,7 @@ pub(crate) struct Line {
     due: Option<Due>,
     /// Ordered commands among them.
     ordered: usize,
-    /// It is in the core's list of lines.
+    /// It is in the core's list of throttles.
     is_listed: bool,
 }
 
@@ -63,25 +63,25 @@ pub(super) struct Wait {
     due: Option<Due>,
 }
 
-/// A core's lines that are not empty.
+/// A core's throttles that are not empty.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct Throttles {
     /// By connection, and index of its LUN.
     listed: Vec<(Key, usize)>,
     /// Nothing is due before then.
     due: Time,
 }
 
-impl Lines {
+impl Throttles {
     /// When something is due, if anything waits.
     pub(super) fn due(&self) -> Option<Time> {
         (!self.listed.is_empty()).then_some(self.due)
     }
 }
 
-impl Line {
-    fn new(shares: [Option<Arc<Share>>; 2]) -> Line {
-        Line { shares, waiting: VecDeque::new(), due: None, ordered: 0, is_listed: false }
+impl Throttle {
+    fn new(shares: [Option<Arc<Share>>; 2]) -> Throttle {
+        Throttle { shares, waiting: VecDeque::new(), due: None, ordered: 0, is_listed: false }
     }
 
     /// Whether a command that has arrived has to wait, and how. If not, it has been counted.
