@@ -1,6 +1,6 @@
 #!/bin/bash
-# What is done with the package on a Debian machine: test.sh ROOT.tar FIRST.deb NEXT.deb, started in namespaces of its own, in which
-# systemd boots that root.
+# Tests the package in a Debian system: test.sh ROOT.tar FIRST.deb NEXT.deb, run in separate namespaces, in which systemd boots that
+# root.
 set -euo pipefail
 
 archive=$1 first=$2 next=$3
@@ -22,30 +22,30 @@ finish() {
 }
 trap finish EXIT
 
-# Runs a command there, as root.
+# Runs a command in that system, as root.
 within() {
     nsenter --target "$init" --mount --uts --ipc --net --pid --root --wd \
         /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LUNETTE_ADMIN=/run/lunette/lunette.sock "$@"
 }
 
-# A command whose output is of interest only if it fails.
+# Runs a command, and prints its output only if it fails.
 quietly() { within "$@" >"$root/opt/quiet" 2>&1 || { cat "$root/opt/quiet" >&2; fail "$*"; }; }
 
 # A property of the service.
 of_unit() { within systemctl show --property "$1" --value lunette; }
 
-# Waits until the load has a session with the daemon that runs now.
-load_is_here() {
+# Waits until the load is logged in to the current daemon.
+load_is_logged_in() {
     until within journalctl --quiet "_PID=$(of_unit MainPID)" | grep -q 'logged in'; do
-        kill -0 "$load" || fail "the load has ended: $(cat "$root/opt/bench.log")"
+        kill -0 "$load" || fail "the load ended: $(cat "$root/opt/bench.log")"
         sleep 0.1
     done
 }
 
-# Waits until systemd has started the daemon again, whose process was $1.
-back_from() {
+# Waits until systemd has restarted the daemon whose PID was $1.
+restarted_from() {
     until [ "$(of_unit ActiveState)" = active ] && [ "$(of_unit MainPID)" != "$1" ]; do
-        [ "$(of_unit ActiveState)" != failed ] || fail "it was not started again"
+        [ "$(of_unit ActiveState)" != failed ] || fail "the daemon was not restarted"
         sleep 0.1
     done
 }
@@ -67,7 +67,7 @@ within systemctl is-system-running --wait >/dev/null || true
 
 step "install: $(within systemctl --version | head -n 1)"
 quietly dpkg --install /opt/first.deb
-[ "$(within stat -c '%U:%G %a' /etc/lunette/lunette.toml)" = "root:lunette 640" ] || fail "owner or mode of the file"
+[ "$(within stat -c '%U:%G %a' /etc/lunette/lunette.toml)" = "root:lunette 640" ] || fail "owner or mode of lunette.toml"
 within systemctl is-enabled --quiet lunette || fail "the unit is not enabled"
 within systemctl is-active --quiet lunette || fail "the unit was not started"
 within lunette check /etc/lunette/lunette.toml
@@ -81,7 +81,7 @@ within systemd-analyze verify --man=yes lunette.service || fail "systemd-analyze
 within systemd-analyze security --offline=true /lib/systemd/system/lunette.service >"$root/opt/security"
 tail -n 1 "$root/opt/security"
 grep -q '^→ Overall exposure.* OK' "$root/opt/security" || fail "systemd-analyze security does not say OK"
-of_unit StatusText | grep -q '^serving 1 LUN of 1 target at 1 portal' || fail "READY=1 came without a status"
+of_unit StatusText | grep -q '^serving 1 LUN of 1 target at 1 portal' || fail "READY=1 was sent without a status"
 
 step "manual pages and completions"
 for page in "$root"/usr/share/man/man[15]/lunette*.gz; do
@@ -99,49 +99,49 @@ for line in "Uid: *$(within id -u lunette)" 'CapEff: *0*$' 'CapBnd: *0*$' 'NoNew
     tr '\t' ' ' <<<"$status" | grep -q "^$line" || fail "/proc/PID/status lacks $line"
 done
 within install -d -m 777 /var/anyone
-within lunette lun add file:/var/anyone/disk.img,size=1M,name=other >"$root/opt/refusal" 2>&1 && fail "it may write to /var"
+within lunette lun add file:/var/anyone/disk.img,size=1M,name=other >"$root/opt/refusal" 2>&1 && fail "the daemon can write to /var"
 grep -q 'Read-only file system' "$root/opt/refusal" || fail "$(cat "$root/opt/refusal")"
 
 step "change, reload"
 within lunette discover iscsi://127.0.0.1 | grep -q iqn.2026-11.io.lunette:disk || fail "discovery"
 quietly lunette lun add file:/var/lib/lunette/disk.img,size=64M,name=disk
-grep -q '^name = "disk"' "$root/etc/lunette/lunette.toml" || fail "the file has no new LUN"
+grep -q '^name = "disk"' "$root/etc/lunette/lunette.toml" || fail "lunette.toml lacks the new LUN"
 [ "$(within stat -c %U /var/lib/lunette/disk.img)" = lunette ] || fail "the disk's owner"
 sed -i 's/^ram = "64M"/ram = "64M"\nread_only = true/' "$root/etc/lunette/lunette.toml"
 quietly systemctl reload lunette
 within lunette lun list | grep -q disk || fail "lunette lun list"
-sed -i.right '$a nonsense = 1' "$root/etc/lunette/lunette.toml"
-within systemctl reload lunette 2>/dev/null && fail "a wrong file is reloaded"
-of_unit StatusText | grep -q 'the last reload was refused' || fail "the status says nothing of a refused reload"
-within cp /etc/lunette/lunette.toml.right /etc/lunette/lunette.toml
+sed -i.valid '$a nonsense = 1' "$root/etc/lunette/lunette.toml"
+within systemctl reload lunette 2>/dev/null && fail "an invalid file was reloaded"
+of_unit StatusText | grep -q 'the last reload was refused' || fail "the status does not mention the refused reload"
+within cp /etc/lunette/lunette.toml.valid /etc/lunette/lunette.toml
 quietly systemctl reload lunette
 
 step "upgrade under load"
 within mkdir -p /run/systemd/system/lunette.service.d
 within sh -c 'printf "[Service]\nWatchdogSec=5\n" >/run/systemd/system/lunette.service.d/watchdog.conf; systemctl daemon-reload'
-# Its end is the signal below.
+# Ended by the signal below.
 within lunette bench iscsi://127.0.0.1/iqn.2026-11.io.lunette:disk/1 --rw randwrite --bs 4K --iodepth 4 --runtime 10m --json \
     >"$root/opt/bench" 2>"$root/opt/bench.log" &
 load=$!
-load_is_here
+load_is_logged_in
 before=$(of_unit MainPID)
 quietly dpkg --install /opt/next.deb
-within dpkg-query -W -f '${Version}' lunette | grep -q next || fail "the version"
-grep -q '^name = "disk"' "$root/etc/lunette/lunette.toml" || fail "the upgrade has replaced the file"
-back_from "$before"
-load_is_here
+within dpkg-query -W -f '${Version}' lunette | grep -q next || fail "the version was not upgraded"
+grep -q '^name = "disk"' "$root/etc/lunette/lunette.toml" || fail "the upgrade replaced lunette.toml"
+restarted_from "$before"
+load_is_logged_in
 
 step "restart on failure, and by the watchdog, under load"
 within systemctl reset-failed lunette
 for signal in KILL STOP; do
     before=$(of_unit MainPID)
     within kill -$signal "$before"
-    back_from "$before"
-    load_is_here
+    restarted_from "$before"
+    load_is_logged_in
 done
-within journalctl --quiet --unit lunette | grep -q 'Watchdog timeout' || fail "the watchdog has not struck"
-within pkill -INT --full '^lunette bench' || fail "the load has ended: $(cat "$root/opt/bench.log")"
-wait "$load" || [ $? = 130 ] || fail "the session did not come back: $(cat "$root/opt/bench.log")"
+within journalctl --quiet --unit lunette | grep -q 'Watchdog timeout' || fail "the watchdog did not fire"
+within pkill -INT --full '^lunette bench' || fail "the load ended: $(cat "$root/opt/bench.log")"
+wait "$load" || [ $? = 130 ] || fail "the session did not recover: $(cat "$root/opt/bench.log")"
 
 step "socket activation"
 within systemctl reset-failed lunette
@@ -149,30 +149,30 @@ within systemctl stop lunette
 within cp /usr/share/doc/lunette/examples/lunette.socket /etc/systemd/system/
 within systemctl daemon-reload
 quietly systemctl enable --now lunette.socket
-within systemctl is-active --quiet lunette && fail "it runs before somebody connects"
+within systemctl is-active --quiet lunette && fail "the daemon runs before a connection"
 within lunette discover iscsi://127.0.0.1 | grep -q iqn.2026-11.io.lunette:disk || fail "discovery by socket activation"
-within systemctl is-active --quiet lunette || fail "it does not run"
+within systemctl is-active --quiet lunette || fail "the daemon does not run"
 within systemctl disable --quiet --now lunette.socket
 within rm /etc/systemd/system/lunette.socket
 
-step "a wrong file"
+step "invalid configuration"
 within systemctl reset-failed lunette
 sed -i '$a nonsense = 1' "$root/etc/lunette/lunette.toml"
-within systemctl restart lunette 2>/dev/null && fail "it starts with a wrong file"
-[ "$(of_unit ActiveState) $(of_unit ExecMainStatus) $(of_unit NRestarts)" = "failed 2 0" ] || fail "it is started again and again"
-within mv /etc/lunette/lunette.toml.right /etc/lunette/lunette.toml
+within systemctl restart lunette 2>/dev/null && fail "the daemon starts with an invalid file"
+[ "$(of_unit ActiveState) $(of_unit ExecMainStatus) $(of_unit NRestarts)" = "failed 2 0" ] || fail "the daemon is restarted repeatedly"
+within mv /etc/lunette/lunette.toml.valid /etc/lunette/lunette.toml
 within systemctl reset-failed lunette
 quietly systemctl start lunette
 
 step "purge"
 quietly dpkg --purge lunette
-within systemctl is-active --quiet lunette && fail "it still runs"
+within systemctl is-active --quiet lunette && fail "the daemon still runs"
 [ -e "$root/var/lib/lunette/disk.img" ] || fail "a disk was removed"
-[ "$(within stat -c %U /var/lib/lunette/disk.img)" = lunette ] || fail "the disk has lost its owner"
+[ "$(within stat -c %U /var/lib/lunette/disk.img)" = lunette ] || fail "the disk lost its owner"
 left=$(find "$root/etc" "$root/usr" "$root/var/lib/lunette" -iname '*lunette*' ! -path '*/dpkg/*' ! -path "$root/var/lib/lunette" || true)
 [ -z "$left" ] || fail "left behind: $left"
 rm "$root/var/lib/lunette/disk.img"
 quietly dpkg --install /opt/next.deb
 quietly dpkg --purge lunette
-! [ -e "$root/var/lib/lunette" ] || fail "/var/lib/lunette is left"
+! [ -e "$root/var/lib/lunette" ] || fail "/var/lib/lunette was not removed"
 step "passed"

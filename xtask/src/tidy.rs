@@ -1,6 +1,6 @@
 //! Checks of the tree itself.
 
-mod circles;
+mod cycles;
 mod links;
 
 use crate::command::{Result, command, output, root};
@@ -75,7 +75,7 @@ pub(crate) fn run() -> Result {
     let texts =
         || tracked.lines().filter_map(|name| Some((name, fs::read_to_string(root().join(name)).ok()?)));
     let sources: Vec<(&str, String)> = texts().filter(|(name, _)| name.ends_with(".rs")).collect();
-    faults.extend(circles::too_large(&sources));
+    faults.extend(cycles::too_large(&sources));
     let pages: Vec<(&str, String)> = texts().filter(|(name, _)| name.ends_with(".md")).collect();
     faults.extend(links::broken(&pages, &tracked.lines().collect::<Vec<_>>()));
     let files: Vec<String> = texts().map(|(name, _)| name.to_owned()).collect();

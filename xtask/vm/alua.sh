@@ -1,31 +1,31 @@
 
-# One disk by two portals, which are target port groups (ALUA), under dm-multipath: where commands go follows the states of the groups,
-# whoever sets them, and a portal is drained under a load. No command fails, and what was written is read.
+# One disk through two portals, each a target port group (ALUA), under dm-multipath: commands follow the states of the groups, whether
+# the administrator or the initiator sets them, and a portal is drained under load. No command fails, and all writes are verified.
 
 export LUNETTE_ADMIN=/tmp/admin.sock
 
-# What the kernel's device handler says of a path.
+# A path's state according to the kernel's device handler.
 state_of() {
     attribute_of "$1" device/access_state
 }
 
-# The priority of the group that a path is in, and its state, in the words of `multipath -ll`.
+# The priority and state of a path's group, as shown by `multipath -ll`.
 group_of() {
     multipath -ll | awk -v path="$(name "$1")" '/policy=/ { group = $0 } $0 ~ " " path " " { sub(/.*prio=/, "prio=", group); print group }'
 }
 
-# Waits until a path is in such a group.
+# Waits until a path is in a group with this priority and state.
 until_group() {
     until [ "$(group_of "$1")" = "$2" ]; do usleep 100000; done
 }
 
-# All that is sent from now on goes by a path, and nothing by the other.
+# From now on all commands use one path, and none the other.
 goes_by() {
     serves "$1" 100
     before=$(served "$2")
     serves "$1" 200
     [ "$(served "$2")" = "$before" ]
-    step "I/O goes by $1"
+    step "I/O uses $1"
     multipath -ll
 }
 
@@ -60,7 +60,7 @@ name = "iqn.2026-11.io.lunette:disk"
 END
 serve_as --config /tmp/lunette.toml --admin "$LUNETTE_ADMIN"
 
-# A path that has gone is abandoned soon, since there is another one.
+# A lost path is abandoned soon, since there is another.
 cat >>/etc/iscsi/iscsid.conf <<END
 node.session.timeo.replacement_timeout = 1
 END
@@ -83,7 +83,7 @@ done
 step "$first is $(state_of "$first"), $second is $(state_of "$second")"
 sg_rtpg --decode "$second"
 
-# What udev would have found out.
+# In place of udev.
 mkdir -p /run/udev/data
 unit=$(attribute_of "$first" device/wwid)
 for disk in $first $second; do
@@ -103,12 +103,12 @@ defaults {
 END
 multipathd -d -s >/tmp/multipathd.log 2>&1 &
 until [ -b /dev/dm-0 ]; do usleep 100000; done
-# None is active before the first command.
+# No group is active before the first command.
 until_group "$first" 'prio=50 status=enabled'
 until_group "$second" 'prio=10 status=enabled'
 load='--name=paths --rw=randwrite --bs=4k --size=4m'
 
-# Has one round of the load follow the other until it is enough.
+# Repeats the load until /tmp/enough exists.
 rounds() {
     while [ ! -e /tmp/enough ]; do
         verified $load --filename=/dev/dm-0 --verify_backlog=64
@@ -120,7 +120,7 @@ rounds=$!
 until_group "$first" 'prio=50 status=active'
 goes_by "$first" "$second"
 
-step 'the second portal is made the better one'
+step 'the second portal becomes the preferred one'
 lunette portal-group set 2 state=active/optimized
 lunette portal-group set 1 state=standby
 until_group "$second" 'prio=50 status=active'
@@ -132,14 +132,14 @@ sg_stpg --state=0,1 --tp=1,2 "$second"
 until_group "$first" 'prio=50 status=active'
 goes_by "$first" "$second"
 
-step 'the portal that is used is drained'
+step 'the portal in use is drained'
 lunette drain "$HOST:3260"
 lunette status
 goes_by "$second" "$first"
 # The device handler has made the other group active/optimized.
 [ "$(state_of "$second")" = active/optimized ]
 
-step 'it is back: two paths are equally good'
+step 'draining is cancelled: both paths are active/optimized'
 lunette drain "$HOST:3260" --cancel
 serves "$first" 100
 serves "$second" 100
@@ -148,7 +148,7 @@ multipath -ll
 touch /tmp/enough
 wait $rounds
 for disk in $first $second; do
-    step "all that was written, read by $disk"
+    step "verifying all writes through $disk"
     verified $load --filename="$disk" --verify_only
 done
 iscsiadm --mode node --logout

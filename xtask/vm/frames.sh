@@ -2,12 +2,12 @@ network
 siw
 modules sd_mod iscsi_tcp ib_iser ib_srp
 
-# Different in each 64 bytes of a block, and short to write down.
+# Differs in each 64 bytes of a block, and is easy to describe.
 awk 'BEGIN { for (n = 0; n < 256; n++) for (i = 0; i < 64; i++) printf "%c", 33 + n % 94 }' >/tmp/pattern
 [ "$(wc -c </tmp/pattern)" -eq 16384 ]
 
-# A read of zeros; a write inside a message, and one that is fetched too; what they wrote, read again. One after the
-# other, so that the frames always have this order.
+# A read of zeros; a write with its data in the message, and one whose data is also fetched; then both are read back. One by one, so that
+# the frames always have this order.
 commands() {
     step 'commands'
     dd if="$disk" of=/tmp/zeros iflag=direct bs=8k count=1 skip=1
@@ -17,7 +17,7 @@ commands() {
     cmp /tmp/pattern /tmp/read
 }
 
-# Commands of one processor go over one channel of SRP.
+# SRP uses one channel for the commands of one processor.
 taskset -p 1 $$
 iscsi_login iser
 commands

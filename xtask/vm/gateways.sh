@@ -1,7 +1,7 @@
-# One disk by two gateways that share an image on Ceph, under dm-multipath with ALUA, as docs/cluster.md says it. A file system is on it, and
-# a load that verifies what it wrote, while the active gateway is killed, hangs for a minute, and is cut off on either side, the OSD is
-# killed, and both gateways are restarted one after the other. No error reaches the file system, no byte is wrong, and how long it
-# waited at most is printed.
+# One disk through two gateways that share a Ceph image, under dm-multipath with ALUA, set up as in docs/cluster.md. It has a file system
+# and a load that verifies its writes, while the active gateway is killed, hangs for a minute, and is cut off on either side, the OSD is
+# killed, and both gateways are restarted one after the other. No error reaches the file system, no byte is wrong, and the longest wait
+# is printed.
 
 path_of() {
     case $1 in a) echo "$path_a" ;; b) echo "$path_b" ;; esac
@@ -11,7 +11,7 @@ other() {
     case $1 in a) echo b ;; b) echo a ;; esac
 }
 
-# The outcome of TEST UNIT READY by a gateway, once unit attentions are out of its way: 0, or 2 in standby.
+# The exit status of TEST UNIT READY through a gateway, after pending unit attentions: 0, or 2 in standby.
 readiness() {
     while :; do
         outcome=0
@@ -25,17 +25,17 @@ until_active() {
     until [ "$(readiness "$1")" = 0 ]; do usleep 200000; done
 }
 
-# Waits until a gateway is in standby and its path is used again as such.
+# Waits until a gateway is in standby and its path is usable as such.
 until_standby() {
     until_path "$1" 'active ghost running'
 }
 
-# The path's state, in the words of `multipath -ll`: of the device mapper, the checker and the kernel.
+# Waits for a path's state, as shown by `multipath -ll`: of the device mapper, the checker and the kernel.
 until_path() {
     until multipath -ll | grep -q " $(name "$(path_of "$1")") .* $2"; do usleep 500000; done
 }
 
-# Which gateway is active.
+# The active gateway.
 active() {
     for gateway in a b; do
         if [ "$(readiness $gateway)" = 0 ]; then
@@ -52,7 +52,7 @@ now() {
     echo "${uptime%.*}${uptime#*.}"
 }
 
-# Writes a block to the file system, again and again. The longest wait is in /tmp/wait, in hundredths of a second.
+# Writes a block to the file system repeatedly. The longest wait is in /tmp/wait, in hundredths of a second.
 probe() {
     while [ ! -e /tmp/enough ]; do
         begin=$(now)
@@ -63,7 +63,7 @@ probe() {
     done
 }
 
-# Has one round of the load follow the other until it is enough.
+# Repeats the load until /tmp/enough exists.
 rounds() {
     while [ ! -e /tmp/enough ]; do
         verified --name=load --filename=/mnt/load --rw=randwrite --bs=4k --size=4m --verify_backlog=64 >/dev/null
@@ -71,7 +71,7 @@ rounds() {
     done
 }
 
-# Has something happen under the load, which goes on afterwards.
+# Runs something under the load, which must continue afterwards.
 happens() {
     step "$1"
     shift
@@ -82,7 +82,7 @@ happens() {
     step "the file system waited for $(($(cat /tmp/wait) * 10)) ms at most; $(wc -l </tmp/rounds) rounds of the load are verified"
 }
 
-# Nothing of what paths reported has come to the file system.
+# No error of a path has reached the file system.
 no_error() {
     if dmesg | grep -E 'EXT4-fs (error|warning)|JBD2|Buffer I/O error|I/O error, dev dm'; then false; fi
     [ "$(cat /sys/fs/ext4/dm-0/errors_count)" = 0 ]
@@ -115,7 +115,7 @@ cut_off_from_cluster() {
     host mend cluster "$gateway"
 }
 
-# Hosts do not move a disk: the administrator does, or the path comes back.
+# The disk does not move: hosts wait until the path is back, or the administrator moves it.
 cut_off_from_guests() {
     gateway=$(active)
     host cut guests "$gateway"
@@ -167,7 +167,7 @@ done
 until gateway=$(active); do usleep 200000; done
 step "gateway a is $path_a, gateway b is $path_b; $gateway is active"
 
-# What udev would have found out.
+# In place of udev.
 mkdir -p /run/udev/data
 unit=$(attribute_of "$path_a" device/wwid)
 for disk in $path_a $path_b; do
@@ -190,10 +190,10 @@ until [ -b /dev/dm-0 ]; do usleep 100000; done
 until_standby "$(other "$gateway")"
 multipath -ll
 
-step 'what the gateways say of their paths'
+step 'the target port groups as each gateway reports them'
 for path in $path_a $path_b; do sg_rtpg --decode "$path"; done
 
-step 'a reservation by the active gateway, shown by the other one'
+step 'a reservation through the active gateway, reported by the other one'
 sg_persist --out --register --param-sark=0x1234 "$(path_of "$gateway")"
 sg_persist --out --reserve --param-rk=0x1234 --prout-type=1 "$(path_of "$gateway")"
 until sg_persist --in --read-reservation "$(path_of "$(other "$gateway")")" | grep -q 'Key=0x1234'; do usleep 200000; done

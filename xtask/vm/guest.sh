@@ -1,22 +1,22 @@
-# What the scenarios' scripts are made of. They run in busybox's shell with `set -e`.
+# Functions for the scenarios' scripts, which run in busybox's shell with `set -e`.
 
-# The host, as network() reaches it, and where else.
+# Addresses of the host, once network() has run.
 HOST=192.0.2.1
 HOST_TOO=192.0.2.3
-# What names its SRP target port.
+# The GUID of its SRP target port.
 GUID=024c750000000001
 
-# Prints what comes next.
+# Prints the next step.
 step() {
     echo "-- $(cut -d ' ' -f 1 /proc/uptime) s: $*"
 }
 
-# Has the host do something to the daemon: kill, serve.
+# Commands for the host: kill, serve.
 host() {
     echo "host: $*"
 }
 
-# By its path, or busybox would take its own.
+# With its path, since busybox would use its own applet.
 modules() {
     /sbin/modprobe -a "$@"
 }
@@ -34,11 +34,11 @@ siw() {
     until rdma link show siw0/1 | grep 'state ACTIVE'; do usleep 50000; done
 }
 
-# Logs in to what the host serves, over an interface of iscsiadm (default, iser). The disk is $disk from then on.
+# Logs in to the host's target over an interface of iscsiadm (default, iser), and sets $disk.
 iscsi_login() {
     step "login, interface $1"
     if ! pidof iscsid >/dev/null; then
-        # It takes requests only from root, by name.
+        # It accepts requests only from the user named root.
         echo 'root:x:0:0:root:/tmp:/bin/sh' >/etc/passwd
         echo 'InitiatorName=iqn.2026-11.io.lunette:test' >/etc/iscsi/initiatorname.iscsi
         iscsid
@@ -55,8 +55,7 @@ iscsi_logout() {
     while [ -b "$disk" ]; do usleep 50000; done
 }
 
-# Logs in over SRP by the line that the daemon prints, with its address if it is not $HOST. The disk is $disk from then
-# on.
+# Logs in over SRP with the line that the daemon prints, by default at $HOST, and sets $disk.
 srp_login() {
     step 'login over SRP'
     echo "id_ext=$GUID,ioc_guid=$GUID,dest=${1:-$HOST}:3260" >/sys/class/infiniband_srp/srp-siw0-1/add_target
@@ -70,18 +69,18 @@ srp_logout() {
     while [ -b "$disk" ]; do usleep 50000; done
 }
 
-# Finds what the host serves over AoE. The disk is $disk from then on.
+# Discovers the host's disk over AoE, and sets $disk.
 aoe_login() {
     step 'discovery over AoE'
-    # Its retransmissions are counted there.
+    # The driver reports retransmissions there.
     cat /dev/etherd/err >>/tmp/err &
     echo >/dev/etherd/discover
     disk=/dev/etherd/e1.1
     until [ -b $disk ]; do usleep 50000; done
-    step "$disk: $(attribute_of $disk state), $(attribute_of $disk size) sectors, $(attribute_of $disk payload) bytes in a frame"
+    step "$disk: $(attribute_of $disk state), $(attribute_of $disk size) sectors, $(attribute_of $disk payload) bytes per frame"
 }
 
-# Waits for the only disk, or the only one beside $disk_before.
+# Waits for a disk that is not in $disk_before, and sets $disk.
 find_disk() {
     until disk=$(ls /dev/sd[a-z] 2>/dev/null | grep -vx "${disk_before:-none}"); do usleep 50000; done
     step "$disk: $(attribute_of "$disk" device/model), $(attribute_of "$disk" size) sectors"
@@ -97,19 +96,19 @@ name() {
     echo "${1#/dev/}" | tr / '!'
 }
 
-# Commands that a disk has finished.
+# The number of commands that a disk has completed.
 served() {
     awk '{ print $1 + $5 }' "/sys/block/$(name "$1")/stat"
 }
 
-# Waits until a disk has finished $2 more commands.
+# Waits until a disk has completed $2 more commands.
 serves() {
     enough=$(($(served "$1") + $2))
     until [ "$(served "$1")" -ge $enough ]; do usleep 50000; done
 }
 
-# Makes a file system on $disk, fills it, has fio verify what it writes there, and checks it.
-# What the copied tree's files hold is remembered in /tmp/sums.
+# Creates a file system on $disk, copies a tree to it, has fio verify its writes there, and runs fsck.
+# The checksums of the tree's files are in /tmp/sums.
 fill() {
     step mkfs.ext4
     mkfs.ext4 -q -F "$disk"
@@ -122,7 +121,7 @@ fill() {
     cp -a /lib/modules /mnt/lib
     sync
     step 'verified writes to files'
-    # Two jobs of one fio: its start takes an emulated machine as long as half of what it writes.
+    # Two jobs of one fio: in an emulated machine its start takes half as long as the writes.
     verified --directory=/mnt --name=file --rw=randwrite --bs=4k --size=4m \
         --name=large --rw=write --bs=256k --size=16m
     umount /mnt
@@ -130,25 +129,25 @@ fill() {
     fsck.ext4 -f -n "$disk"
 }
 
-# Reads what fill() wrote; nothing of it may be cached.
+# Verifies the tree that fill() copied, without the page cache.
 read_again() {
-    step 'the tree, read again'
+    step 'verifying the tree'
     echo 3 >/proc/sys/vm/drop_caches
     mount -t ext4 -o ro "$disk" /mnt
     (cd /mnt && sha256sum -c /tmp/sums) >/tmp/checked || { grep -v ': OK$' /tmp/checked; false; }
-    echo "$(wc -l </tmp/checked) files are as they were"
+    echo "$(wc -l </tmp/checked) files are unchanged"
     umount /mnt
 }
 
-# fio past the caches, reading back all that it writes.
+# Runs fio with direct I/O; it verifies all its writes.
 verified() {
     (cd /tmp && fio --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
         --group_reporting --eta=never "$@" >fio.log 2>&1) || { head -n 20 /tmp/fio.log; false; }
     grep -E '^ *(READ|WRITE):|^ +lat .*max=' /tmp/fio.log
 }
 
-# Has the daemon killed while fio writes to $disk and reads back, and started again after $2 seconds.
-# The initiator shows by a line of its log ($3, or the kernel's), which has $1 in it, that it noticed. It has to go on by itself.
+# Has the daemon killed while fio writes to $disk and verifies, and restarted after $2 seconds. The initiator must notice, which a line
+# with $1 in its log shows ($3, by default the kernel's), and recover automatically.
 outage() {
     step "verified writes to $disk"
     load="--name=outage --filename=$disk --rw=randwrite --bs=4k --size=8m --rate_iops=500"
@@ -162,8 +161,8 @@ outage() {
     sleep "$2"
     pidof fio >/dev/null
     host serve
-    step 'the daemon is started again'
+    step 'the daemon is restarted'
     wait "$fio"
-    step 'all that was written, read again'
+    step 'verifying all writes'
     verified $load --verify_only
 }

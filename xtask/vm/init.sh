@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The guest's first process: makes it usable, plays the scenario, and reports to the host how that ended.
+# The guest's first process: sets up the system, runs the scenario, and reports the outcome to the host.
 
 /bin/busybox --install -s /bin
 export PATH=/sbin:/bin HOME=/tmp
@@ -8,17 +8,17 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 ip link set lo up
 
-# What the kernel said until here is of no use to a reader.
+# Discards the boot messages.
 dmesg -c >/dev/null
 
-# Killed, not asked: what hangs may not listen.
+# SIGKILL: a hung process may not react to anything else.
 timeout -s KILL "$(cat /limit)" sh -e -c '. /guest.sh; . /scenario.sh'
 status=$?
 if [ $status -eq 0 ]; then
     echo 'host: passed'
 else
-    [ $status -ne 137 ] || echo "-- not done in $(cat /limit) s"
-    echo '-- the last lines of the kernel log'
+    [ $status -ne 137 ] || echo "-- timed out after $(cat /limit) s"
+    echo '-- end of the kernel log'
     dmesg | tail -n 20
     echo 'host: failed'
 fi

@@ -2,7 +2,7 @@ network
 siw
 modules sd_mod iscsi_tcp ib_iser ib_srp
 
-# One line of a report: the command as it is typed, and what it says.
+# One line of a report: the command as typed, and its result.
 measured() {
     set -- --name=report --filename="$disk" --direct=1 --ioengine=libaio --group_reporting --time_based --runtime=3 "$@"
     echo "\$ fio $*"

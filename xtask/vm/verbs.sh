@@ -1,8 +1,8 @@
-# The daemon in the guest, with Linux's initiators beside it, all on one RDMA device in software.
+# The daemon and Linux's initiators in the guest, on one software RDMA device.
 
 HOST=192.0.2.2
 
-trap 'echo "-- the daemon said"; cat /tmp/daemon.log' EXIT
+trap 'echo "-- log of the daemon"; cat /tmp/daemon.log' EXIT
 
 # RoCE in software.
 rxe() {
@@ -11,7 +11,7 @@ rxe() {
     until rdma link show rxe0/1 | grep 'state ACTIVE'; do usleep 50000; done
 }
 
-# Serves a disk in memory, also by devices.
+# Serves a disk in memory, also over RDMA devices.
 serve() {
     serve_as --rdma --listen "$HOST:3260" --cores 0 --lun ram:256M "$@"
 }
@@ -26,14 +26,14 @@ serve_as() {
     done
 }
 
-# Ends the daemon in order.
+# Stops the daemon.
 stop() {
     step 'the daemon is stopped'
     kill "$daemon"
     wait "$daemon"
 }
 
-# No session came by TCP.
+# The session uses a device, not TCP.
 by_device() {
     grep "transport=\"$1, device\"" /tmp/daemon.log
 }

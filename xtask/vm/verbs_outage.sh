@@ -1,6 +1,6 @@
 network
 rxe
-# librdmacm lets go of a removed device only where there is another.
+# librdmacm releases a removed device only if another one exists.
 rdma link add rxe1 type rxe netdev lo
 modules sd_mod ib_iser
 serve
@@ -10,8 +10,8 @@ verified $load --verify_backlog=64 &
 fio=$!
 until [ "$(awk '{ print $5 }' "/sys/block/${disk#/dev/}/stat")" -gt 100 ]; do usleep 50000; done
 step 'the device is removed'
-# It is the initiator's device too, and ib_iser fails what it has queued when its device goes (DID_ABORT, an error to fio): so
-# nothing is queued then.
+# The initiator uses this device, too, and ib_iser fails queued commands when it is removed (DID_ABORT, an error for fio), so the
+# queue must be empty.
 kill -STOP $(pidof fio)
 until awk '{ exit $1 + $2 }' "/sys/block/${disk#/dev/}/inflight"; do usleep 10000; done
 rdma link delete rxe0
@@ -24,7 +24,7 @@ step 'the device is back'
 rdma link add rxe0 type rxe netdev eth0
 until grep 'an RDMA device listens again' /tmp/daemon.log; do usleep 50000; done
 wait "$fio"
-step 'all that was written, read again'
+step 'verifying all writes'
 verified $load --verify_only
 by_device iSER
 iscsi_logout

@@ -1,7 +1,7 @@
 network
 siw
 modules rdma_ucm sd_mod ext4 ib_iser ib_srp
-# The device's connections are TCP's, so that both cannot listen on one port.
+# The device's connections are TCP connections: both cannot listen on one port.
 cat >/tmp/lunette.toml <<END
 cores = "0"
 srp_guid = "$GUID"
@@ -14,7 +14,7 @@ ram = "256M"
 [[target]]
 name = "iqn.2026-11.io.lunette:disk"
 END
-# siw lets nobody register more than this, not even root.
+# siw applies this limit to memory registrations, even root's.
 ulimit -l unlimited
 serve_as --config /tmp/lunette.toml
 srp_login

@@ -108,7 +108,7 @@ impl Axis {
             Axis::Direction => row.direction.phrase().into(),
             Axis::ImmediateData => match row.job.immediate_data {
                 true => "with the command".into(),
-                false => "when asked for".into(),
+                false => "when requested".into(),
             },
             Axis::Digests => match row.job.digests {
                 (false, false) => "none".into(),

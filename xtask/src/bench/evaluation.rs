@@ -83,7 +83,7 @@ pub(super) fn table(evaluated: &[Evaluated]) -> String {
             verdict(evaluated.is_reached())
         );
     }
-    text.push_str("\nCPU is the target's + the initiator's; who spins uses all of its core.\n\n");
+    text.push_str("\nCPU is the target's + the initiator's; a side that spins uses all of its core.\n\n");
     text
 }
 

@@ -33,7 +33,7 @@ pub(super) fn goals(results: &Results) -> Vec<Goal> {
     }
     let is_it = |row: &&Side| (&*row.section, &*row.target, &*row.write_data) == (SRP_WRITES, SRP, USUAL);
     for ours in results.rows.iter().filter(is_it) {
-        let asked = Side { write_data: "when asked for".into(), ..ours.clone() };
+        let asked = Side { write_data: "when requested".into(), ..ours.clone() };
         goals.push(against(ours, "SRP, data read by RDMA", vec![asked], IN_COMMAND));
     }
     goals

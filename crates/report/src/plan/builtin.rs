@@ -35,7 +35,7 @@ pub const BUILTIN: [Builtin; 5] = [
     },
     Builtin {
         name: "fastnetmon",
-        about: "small commands: a local disk, loopback, a 100 Mbit/s link, AoE beside iSCSI and vblade",
+        about: "small commands: a local disk, loopback, a 100 Mbit/s link, AoE, iSCSI and vblade",
         text: include_str!("../../plans/fastnetmon.toml"),
     },
 ];

@@ -27,7 +27,7 @@ impl fmt::Display for SenseKey {
 /// `NOT READY, MEDIUM NOT PRESENT (3Ah/00h)`.
 impl fmt::Display for Sense {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(key) = self.key() else { return f.write_str("sense data of no current error") };
+        let Some(key) = self.key() else { return f.write_str("sense data without a current error") };
         let [high, low] = self.code().to_be_bytes();
         match code::name(self.code()) {
             Some(name) => write!(f, "{key}, {name} ({high:02X}h/{low:02X}h)"),
@@ -49,6 +49,6 @@ mod tests {
         };
         assert_eq!(shown(SenseKey::NotReady, 0x3a00), "NOT READY, MEDIUM NOT PRESENT (3Ah/00h)");
         assert_eq!(shown(SenseKey::NotReady, 0x04ff), "NOT READY (04h/FFh)");
-        assert_eq!(Sense::from_bytes(&[0x71, 0, 6]).to_string(), "sense data of no current error");
+        assert_eq!(Sense::from_bytes(&[0x71, 0, 6]).to_string(), "sense data without a current error");
     }
 }

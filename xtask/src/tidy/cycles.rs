@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest allowed import cycle of a crate, in files.
-const CIRCLE_MAX: usize = 10;
+const CYCLE_MAX: usize = 10;
 /// Directories with stricter limits; 1: no cycles.
 const STRICTER: [(&str, usize); 4] = [
     ("crates/config/src", 1),
@@ -22,7 +22,7 @@ pub(super) fn too_large(texts: &[(&str, String)]) -> Vec<String> {
     let others = sources
         .into_iter()
         .filter(|directory| !is_stricter(directory))
-        .map(|directory| (directory, CIRCLE_MAX));
+        .map(|directory| (directory, CYCLE_MAX));
     STRICTER
         .into_iter()
         .chain(others)
@@ -45,7 +45,7 @@ fn too_large_in(texts: &[(&str, String)], directory: &str, most: usize) -> Vec<S
         modules.iter().map(|(module, (name, text))| (*name, imports_of(module, text, &modules))).collect();
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         imports.keys().map(|name| (*name, reached_from(name, &imports))).collect();
-    let circle = |name: &&str| -> Vec<&str> {
+    let cycle = |name: &&str| -> Vec<&str> {
         let back = reached[*name].iter().filter(|other| reached[**other].contains(*name));
         back.copied()
             .filter(|other| {
@@ -53,12 +53,11 @@ fn too_large_in(texts: &[(&str, String)], directory: &str, most: usize) -> Vec<S
             })
             .collect()
     };
-    let circles: BTreeSet<Vec<&str>> =
-        imports.keys().map(circle).filter(|circle| circle.len() > most).collect();
-    let described = |circle: Vec<&str>| {
-        format!("{directory}: {} files import each other in a circle: {}", circle.len(), circle.join(", "))
+    let cycles: BTreeSet<Vec<&str>> = imports.keys().map(cycle).filter(|cycle| cycle.len() > most).collect();
+    let described = |cycle: Vec<&str>| {
+        format!("{directory}: {} files import each other in a cycle: {}", cycle.len(), cycle.join(", "))
     };
-    circles.into_iter().map(described).collect()
+    cycles.into_iter().map(described).collect()
 }
 
 /// The module of a file in a crate's sources, unless it is a test.
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_circle_is_found_through_whatever_names_what() {
+    fn a_cycle_is_found_through_whatever_names_what() {
         let texts = |b: &str| {
             [
                 ("crates/a/src/lib.rs", "mod a; mod b; mod c;".to_owned()),
@@ -214,7 +213,7 @@ mod tests {
             let next = |number: usize| format!("use crate::m{};", (number + 1) % files);
             (0..files).map(|number| (format!("crates/new/src/m{number}.rs"), next(number))).collect()
         };
-        for (files, faults) in [(CIRCLE_MAX, 0), (CIRCLE_MAX + 1, 1)] {
+        for (files, faults) in [(CYCLE_MAX, 0), (CYCLE_MAX + 1, 1)] {
             let ring = ring(files);
             let texts: Vec<(&str, String)> =
                 ring.iter().map(|(name, text)| (name.as_str(), text.clone())).collect();
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_the_circles_of_its_own_files() {
+    fn a_directory_has_the_cycles_of_its_own_files() {
         let texts = [
             ("crates/a/src/a.rs", "use crate::b::c::C;".to_owned()),
             ("crates/a/src/b/c.rs", "use crate::a::A;".to_owned()),
