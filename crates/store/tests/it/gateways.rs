@@ -6,7 +6,7 @@ use crate::support::rig::Rig;
 use crate::support::{Kernel, tool};
 use config::{Access, RbdImage};
 use reactor::uring::Uring;
-use scsi::storage::StoreError;
+use scsi::storage::{Found, StoreError};
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, mpsc};
@@ -175,6 +175,74 @@ fn what_a_hung_gateway_has_in_hand_never_lands_over_what_the_next_one_wrote() {
     let list = ceph.ceph(&["osd", "blocklist", "ls"]);
     let entry = list.lines().find(|line| line.contains(&old)).expect("it is listed");
     assert!(entry.contains(&format!(" {}-", year + 1)), "{entry}");
+}
+
+/// An image that all gateways may access.
+fn create_for_all(ceph: &Ceph) {
+    ceph.create(IMAGE, BLOCKS * STRIDE);
+    let options = Options { access: Some(Access::All), ..Options::new(512, false) };
+    let refused = rbd::open(&place(&ceph.conf()), options).map(drop).expect_err("it has a lock").to_string();
+    // What it says to do is enough.
+    let (_, command) = refused.split_once("(rbd ").expect("a command");
+    let (command, _) = command.split_once(',').expect("its end");
+    ceph.rbd(&command.replace("POOL/IMAGE", &format!("{POOL}/{IMAGE}")).split(' ').collect::<Vec<_>>());
+}
+
+fn open_for_all(conf: &str, block_bytes: u32) -> Arc<RbdStore> {
+    let options = Options { access: Some(Access::All), names_unit: true, ..Options::new(block_bytes, false) };
+    rbd::open(&place(conf), options).expect("it opens")
+}
+
+#[test]
+fn all_gateways_write_an_image_until_one_is_fenced() {
+    let ceph = Ceph::start();
+    create_for_all(&ceph);
+    let (one, two) = (open_for_all(&ceph.conf(), 512), open_for_all(&ceph.conf(), 512));
+    let client = |store: &RbdStore| Failover::client(store).expect("it is open");
+    let (mut first, mut second) = (rig(&one), rig(&two));
+    assert_eq!(first.write(0, &[1; BLOCK]), Err(StoreError::Unavailable), "it has not joined");
+    one.promote(&[]).expect("nobody has to be fenced");
+    two.catch_up().expect("it joins");
+    for round in 1..8 {
+        first.write(0, &[round; BLOCK]).expect("a write");
+        assert_eq!(second.read(0, BLOCK), Ok(vec![round; BLOCK]));
+        second.write(4096, &[round; BLOCK]).expect("a write");
+        assert_eq!(first.read(4096, BLOCK), Ok(vec![round; BLOCK]));
+    }
+    // One of them is first, each time.
+    assert_eq!(one.traits().compare_write_bytes_max, 512);
+    for turn in 1..=8 {
+        let outcomes =
+            [&mut first, &mut second].map(|rig| rig.compare_and_write(8192, &[turn - 1; 512], &[turn; 512]));
+        assert_eq!(outcomes, [Ok(Found::Nothing), Err(StoreError::Miscompare { at: 0 })]);
+    }
+    let refused = first.compare_and_write(8192, &[8; 1024], &[9; 1024]);
+    assert_eq!(refused, Err(StoreError::Unsupported), "not in one step");
+    let large = open_for_all(&ceph.conf(), 4096).traits().compare_write_bytes_max;
+    assert!([0, 4096].contains(&large), "{large}");
+
+    let (old, other) = (client(&two), client(&one));
+    one.fence(std::slice::from_ref(&old)).expect("it is fenced");
+    assert_eq!(second.write(4096, &[9; BLOCK]), Err(StoreError::Unavailable));
+    assert!(two.is_fenced() && !one.is_fenced());
+    two.abandon();
+    assert!(two.catch_up().is_err(), "it stays out");
+    two.reopen().expect("it is another client");
+    assert_ne!(client(&two), old);
+    two.catch_up().expect("it joins again");
+    assert_eq!(second.read(4096, BLOCK), Ok(vec![7; BLOCK]));
+    second.write(0, &[10; BLOCK]).expect("a write");
+    assert_eq!(first.read(0, BLOCK), Ok(vec![10; BLOCK]));
+
+    // If nobody else is left, a gateway has its own client fenced.
+    one.fence(std::slice::from_ref(&other)).expect("it is fenced");
+    assert!(ceph.ceph(&["osd", "blocklist", "ls"]).contains(&other));
+    one.abandon();
+    one.reopen().expect("it is another client");
+    one.catch_up().expect("it joins again");
+    assert_eq!(first.read(0, BLOCK), Ok(vec![10; BLOCK]));
+    two.demote().expect("it leaves");
+    assert_eq!(second.read(0, BLOCK), Err(StoreError::Unavailable));
 }
 
 /// A pool, and the hints from its watch of an object.
