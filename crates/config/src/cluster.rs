@@ -56,6 +56,7 @@ pub(super) fn cluster(
         conf: conf?,
         client,
         keyring: keyring?,
+        luks_passphrase_file: None,
     };
     Some(Some(Box::new(Cluster { name: name?, gateway: gateway?, place, takeover: takeover? })))
 }

@@ -117,6 +117,7 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         conf: table.text("conf", problems),
         client: table.text("client", problems),
         keyring: table.text("keyring", problems),
+        luks_passphrase_file: table.text("luks_passphrase_file", problems),
         size: table.text_or_number("size", problems),
         huge_pages: table.text("huge_pages", problems),
         block_size: table.text_or_number("block_size", problems),

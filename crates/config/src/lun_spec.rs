@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 /// Kinds of store.
 const STORES: [&str; 10] = ["ram", "null", "file", "block", "rbd", "nbd", "iscsi", "iser", "srp", "aoe"];
-const OPTIONS: [&str; 20] = [
+const OPTIONS: [&str; 21] = [
     "size",
     "huge",
     "bs",
@@ -30,6 +30,7 @@ const OPTIONS: [&str; 20] = [
     "conf",
     "client",
     "keyring",
+    "luks_passphrase_file",
 ];
 
 /// Parses a SPEC into the raw form of a LUN, and its number if it has one.
@@ -101,6 +102,7 @@ impl LunSpec {
         };
         let (file, block) = (lun.file.as_ref().map(absolute), lun.block.as_ref().map(absolute));
         let (conf, keyring) = (lun.conf.as_ref().map(absolute), lun.keyring.as_ref().map(absolute));
+        let luks_passphrase_file = lun.luks_passphrase_file.as_ref().map(absolute);
         let texts = [
             ("ram", &lun.ram),
             ("null", &lun.null),
@@ -111,6 +113,7 @@ impl LunSpec {
             ("conf", &conf),
             ("client", &lun.client),
             ("keyring", &keyring),
+            ("luks_passphrase_file", &luks_passphrase_file),
             ("size", &lun.size),
             ("huge_pages", &lun.huge_pages),
             ("block_size", &lun.block_size),
@@ -171,6 +174,7 @@ fn option(part: &str, spec: &str, place: &Place, lun: &mut RawLun, number: &mut 
         "conf" => set(&mut lun.conf, &key, value, place),
         "client" => set(&mut lun.client, &key, value, place),
         "keyring" => set(&mut lun.keyring, &key, value, place),
+        "luks_passphrase_file" => set(&mut lun.luks_passphrase_file, &key, value, place),
         "ro" => flag(&mut lun.read_only, &key, value, place),
         "removable" => flag(&mut lun.removable, &key, value, place),
         "wcache" => on_off(&mut lun.write_cache, &key, value, place),
@@ -302,7 +306,8 @@ mod tests {
 
     #[test]
     fn an_image_is_a_store_with_options_of_its_own() {
-        let (lun, _) = good("rbd:pool/space/disk@snap,conf=/a.conf,client=me,keyring=/k,ro");
+        let (lun, _) =
+            good("rbd:pool/space/disk@snap,conf=/a.conf,client=me,keyring=/k,luks_passphrase_file=/p,ro");
         assert_eq!(value(&lun.rbd), Some("pool/space/disk@snap"));
         assert_eq!([&lun.conf, &lun.client, &lun.keyring].map(value), ["/a.conf", "me", "/k"].map(Some));
     }

@@ -101,6 +101,7 @@ pub(super) struct RawLun {
     pub(super) conf: Text,
     pub(super) client: Text,
     pub(super) keyring: Text,
+    pub(super) luks_passphrase_file: Text,
     pub(super) size: Text,
     pub(super) huge_pages: Text,
     pub(super) block_size: Text,

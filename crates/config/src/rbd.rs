@@ -26,6 +26,8 @@ pub struct RbdImage {
     pub client: Option<String>,
     /// The file with the client's key; `None`: as in the configuration.
     pub keyring: Option<PathBuf>,
+    /// The file with the passphrase of an image encrypted by LUKS; `None`: it is served as it is.
+    pub luks_passphrase_file: Option<PathBuf>,
 }
 
 /// What is wrong with the name of an image, and the correct form.
@@ -83,11 +85,13 @@ impl RbdImage {
             conf: None,
             client: None,
             keyring: None,
+            luks_passphrase_file: None,
         })
     }
 
-    /// Parses a store as commands accept it, `rbd:POOL/IMAGE[,conf=PATH][,client=NAME][,keyring=PATH]`;
-    /// `None`: it is another kind of store.
+    /// Parses a store as commands accept it,
+    /// `rbd:POOL/IMAGE[,conf=PATH][,client=NAME][,keyring=PATH][,luks_passphrase_file=PATH]`; `None`: it is
+    /// another kind of store.
     ///
     /// # Errors
     /// What is wrong with it, and the correct form.
@@ -97,7 +101,7 @@ impl RbdImage {
         Some(image.and_then(|image| parts.try_fold(image, RbdImage::with_option)))
     }
 
-    /// Whether both are the same image, judging by their names; client and keyring do not matter.
+    /// Whether both are the same image, judging by their names; how they are opened does not matter.
     pub fn is_same(&self, other: &RbdImage) -> bool {
         let conf = |image: &RbdImage| {
             let path = image.conf.clone().unwrap_or_else(|| CONF.into());
@@ -110,11 +114,12 @@ impl RbdImage {
     }
 
     fn with_option(mut self, option: &str) -> Result<RbdImage, ImageFault> {
-        let fix = "write conf=PATH, client=NAME or keyring=PATH";
+        let fix = "write conf=PATH, client=NAME, keyring=PATH or luks_passphrase_file=PATH";
         let is_given = match option.split_once('=') {
             Some(("conf", _)) => self.conf.is_some(),
             Some(("client", _)) => self.client.is_some(),
             Some(("keyring", _)) => self.keyring.is_some(),
+            Some(("luks_passphrase_file", _)) => self.luks_passphrase_file.is_some(),
             _ => false,
         };
         match option.split_once('=') {
@@ -125,6 +130,7 @@ impl RbdImage {
             Some(("conf", path)) => self.conf = Some(path.into()),
             Some(("client", name)) => self.client = Some(client(name)),
             Some(("keyring", path)) => self.keyring = Some(path.into()),
+            Some(("luks_passphrase_file", path)) => self.luks_passphrase_file = Some(path.into()),
             _ => return Err(ImageFault::new(format!("`{option}` is not an option of an image"), fix)),
         }
         Ok(self)
@@ -192,9 +198,11 @@ mod tests {
     fn commands_give_options_with_the_image() {
         assert!(RbdImage::given("/srv/rbd:a").is_none());
         let image =
-            RbdImage::given("rbd:p/disk,conf=/a/c.conf,client=client.x,keyring=k").expect("it is one");
+            RbdImage::given("rbd:p/disk,conf=/a/c.conf,client=client.x,keyring=k,luks_passphrase_file=p")
+                .expect("it is one");
         let image = image.expect("it is right");
         assert_eq!((image.conf, image.keyring), (Some("/a/c.conf".into()), Some("k".into())));
+        assert_eq!(image.luks_passphrase_file, Some("p".into()));
         assert_eq!(image.client.as_deref(), Some("x"));
         for wrong in [
             "rbd:p/disk,size=1G",

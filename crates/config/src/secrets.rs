@@ -1,8 +1,10 @@
 //! CHAP names and secrets kept out of URLs, where everyone who lists processes would see them: from files,
-//! and from the environment variables that libiscsi uses.
+//! and from the environment variables that libiscsi uses. Passphrases come from files only.
 
 use super::private::read_secret;
+use super::problems::Fault;
 use super::protocol::Protocol;
+use super::rbd::RbdImage;
 use super::url::{Url, UrlError};
 use proto::iscsi::chap::Credentials;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,22 @@ impl Url {
     /// As [`Url::given`].
     pub fn given_at(text: &str, base: &Path) -> Result<Url, UrlError> {
         complete(Url::parse(text)?, base, |name| std::env::var(name).ok())
+    }
+}
+
+impl RbdImage {
+    /// The passphrase of an image encrypted by LUKS: the first line of its file, as Ceph's tools read it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is empty, or users other than its owner can access it; with the fix.
+    pub fn luks_passphrase(&self) -> Result<Option<Vec<u8>>, Fault> {
+        let Some(path) = &self.luks_passphrase_file else { return Ok(None) };
+        let passphrase = read_secret(path, Path::new(""), "luks_passphrase_file")?;
+        if passphrase.is_empty() {
+            let what = format!("{}: its first line, the passphrase, is empty", path.display());
+            return Err(Fault::new(what, "write the passphrase into the file"));
+        }
+        Ok(Some(passphrase))
     }
 }
 
@@ -156,5 +174,22 @@ mod tests {
         let error =
             given("srp://h/024c750000000001/0?secret_file=mine", &[], directory.path()).expect_err("SRP");
         assert!(error.contains("no CHAP"), "{error}");
+    }
+
+    #[test]
+    fn a_passphrase_is_the_first_line_of_a_file_that_only_its_owner_may_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let read = |text: &str, mode| {
+            let path = directory.path().join("passphrase");
+            std::fs::write(&path, text).expect("a file");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+            let image = RbdImage::parse("p/disk").expect("it is one");
+            RbdImage { luks_passphrase_file: Some(path), ..image }.luks_passphrase()
+        };
+        assert_eq!(read("a secret\n", 0o600), Ok(Some(b"a secret".to_vec())));
+        assert_eq!(read("a secret", 0o400), Ok(Some(b"a secret".to_vec())));
+        assert!(read("a secret", 0o640).is_err_and(|fault| fault.fix.contains("chmod 600")));
+        assert!(read("\n", 0o600).is_err_and(|fault| fault.what.contains("is empty")));
+        assert_eq!(RbdImage::parse("p/disk").expect("it is one").luks_passphrase(), Ok(None));
     }
 }

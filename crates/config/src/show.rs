@@ -81,7 +81,12 @@ fn cluster(table: &mut Table, raw: &RawCluster, cluster: &Cluster) {
 }
 
 fn image_files(table: &mut Table, place: &RbdImage) {
-    for (key, path) in [("conf", &place.conf), ("keyring", &place.keyring)] {
+    let files = [
+        ("conf", &place.conf),
+        ("keyring", &place.keyring),
+        ("luks_passphrase_file", &place.luks_passphrase_file),
+    ];
+    for (key, path) in files {
         if let Some(path) = path {
             table.insert(key, item(path.display().to_string()));
         }
@@ -120,6 +125,7 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
         conf: _,
         client,
         keyring: _,
+        luks_passphrase_file: _,
         size,
         huge_pages,
         block_size,

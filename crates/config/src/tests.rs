@@ -669,12 +669,15 @@ fn an_image_and_how_its_cluster_is_reached_are_read_from_a_file() {
             Path::new("/etc/lunette/lunette.toml"),
         )
     };
-    let config = lun("rbd = \"p/disk@snap\"\nconf = \"ceph.conf\"\nclient = \"client.me\"\nkeyring = \"/k\"");
+    let config = lun(
+        "rbd = \"p/disk@snap\"\nconf = \"ceph.conf\"\nclient = \"client.me\"\nkeyring = \"/k\"\nluks_passphrase_file = \"p\"",
+    );
     let StoreSpec::Rbd { image, names_unit } = config.unwrap_or_else(|p| panic!("{p}")).luns.remove(0).store
     else {
         panic!("it is an image");
     };
     assert_eq!((image.conf, image.keyring), (Some("/etc/lunette/ceph.conf".into()), Some("/k".into())));
+    assert_eq!(image.luks_passphrase_file, Some("/etc/lunette/p".into()));
     assert_eq!(
         (image.client.as_deref(), image.snapshot.as_deref(), names_unit),
         (Some("me"), Some("snap"), true)

@@ -446,7 +446,7 @@ fn store(
         refuse(&raw.size, "only a file takes a size", problems);
     }
     if raw.rbd.is_none() {
-        let options = [&raw.conf, &raw.client, &raw.keyring];
+        let options = [&raw.conf, &raw.client, &raw.keyring, &raw.luks_passphrase_file];
         options.into_iter().for_each(|option| refuse(option, "only a Ceph image (rbd) has this", problems));
     }
     if raw.ram.is_none() {
@@ -493,9 +493,11 @@ fn image(
             problems.check(&at.place, scalar::path(Path::new(&at.value), &machine.base, instead)).map(Some)
         }
     };
-    let (conf, keyring) = (file(&raw.conf), file(&raw.keyring));
+    let (conf, keyring, passphrase) = (file(&raw.conf), file(&raw.keyring), file(&raw.luks_passphrase_file));
     let client = raw.client.as_ref().map(|at| rbd::client(&at.value));
-    let image = Box::new(RbdImage { conf: conf?, client, keyring: keyring?, ..image? });
+    let image =
+        RbdImage { conf: conf?, client, keyring: keyring?, luks_passphrase_file: passphrase?, ..image? };
+    let image = Box::new(image);
     Some(StoreSpec::Rbd { image, names_unit: raw.serial.is_none() })
 }
 

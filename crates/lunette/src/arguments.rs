@@ -98,7 +98,8 @@ SPEC is one of
   file:PATH[,size=SIZE]  a file; size= creates it if it does not exist
   block:PATH             a block device
   rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]
-                         a Ceph image; conf=PATH, client=NAME and keyring=PATH identify its cluster and client
+                         a Ceph image; conf=PATH, client=NAME and keyring=PATH identify its cluster and client,
+                         luks_passphrase_file=PATH decrypts it
   nbd://HOST/EXPORT      an NBD export; over a Unix domain socket nbd+unix:///EXPORT?socket=PATH
   iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN,
                          over Ethernet with aoe://IFACE/SHELF.SLOT

@@ -19,6 +19,7 @@
 //! its call has ended, or the cluster refuses it.
 
 mod extents;
+mod luks;
 pub(crate) mod open;
 pub mod roles;
 pub(crate) mod sys;
@@ -52,6 +53,9 @@ const PROBE_BYTES: usize = 512;
 
 /// The most bytes cleared by one call.
 const CLEAR_BYTES: u64 = 64 << 20;
+
+/// The same of an encrypted image, for which librbd writes encrypted zeros.
+const CLEAR_ENCRYPTED_BYTES: u64 = 4 << 20;
 
 /// The size that every librbd compares and writes atomically.
 const SECTOR_BYTES: u64 = 512;
@@ -153,6 +157,10 @@ impl RbdStore {
         }
     }
 
+    fn is_encrypted(&self) -> bool {
+        self.place.luks_passphrase_file.is_some()
+    }
+
     fn notice_fence(&self, call: &Call) {
         if call.answer == -i64::from(Errno::SHUTDOWN.raw_os_error()) {
             self.roles.notice_fence();
@@ -224,11 +232,14 @@ impl Medium for RbdStore {
     }
 
     fn clear_bytes(&self) -> u64 {
-        CLEAR_BYTES
+        if self.is_encrypted() { CLEAR_ENCRYPTED_BYTES } else { CLEAR_BYTES }
     }
 
-    fn extent(&self, _offset: u64) -> Option<Found> {
-        None
+    /// Nothing of an encrypted image is known to be a hole: an object's holes may be decrypted like data, and
+    /// which offsets librbd reports depends on its version.
+    fn extent(&self, offset: u64) -> Option<Found> {
+        let len = self.size().saturating_sub(offset);
+        self.is_encrypted().then_some(Found::Extent { mapped: true, len })
     }
 
     /// Whether librbd compares and writes a range atomically: all of it must be in one object, or, with an
@@ -277,7 +288,8 @@ impl Store for RbdStore {
         Traits {
             size_bytes: self.size(),
             blocks: None,
-            discards: !self.read_only,
+            // What is encrypted is overwritten instead.
+            discards: !self.read_only && !self.is_encrypted(),
             discard_granularity_bytes: DISCARD_BYTES,
             atomic_write_bytes_max: 0,
             compare_write_bytes_max: self.compare_write_bytes_max,
@@ -307,7 +319,8 @@ impl Store for RbdStore {
     }
 
     fn describe(&self) -> String {
-        format!("{}, {}", self.name, Size(self.size()))
+        let encrypted = if self.is_encrypted() { ", encrypted by LUKS" } else { "" };
+        format!("{}, {}{encrypted}", self.name, Size(self.size()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::roles::{self, Roles};
 use super::sys::{self, Cluster, Image, Pool, c_text};
-use super::{Client, Probe, RbdStore};
+use super::{Client, Probe, RbdStore, luks};
 use crate::bounded::Bounded;
 use crate::calls::{Mailbox, Shared};
 use crate::error::OpenError;
@@ -88,7 +88,7 @@ pub fn examine(image: &RbdImage) -> Result<(), OpenError> {
             return Err(OpenError::new(image, problem, format!("name a file that can be read with {what}=")));
         }
     }
-    Ok(())
+    luks::passphrase(image).map(drop)
 }
 
 /// Opens an image; blocks.
@@ -157,6 +157,7 @@ pub(super) fn open_client(place: &RbdImage, options: Options) -> Result<(Image, 
     let image = open_image(place, read_only)?;
     check_options(place, &image)?;
     check_lock(place, &image, options.access.filter(|_| !read_only))?;
+    luks::load(place, &image)?;
     let client = image
         .cluster()
         .address()

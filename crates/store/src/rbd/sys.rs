@@ -48,27 +48,57 @@ struct ConfigOption {
     source: c_uint,
 }
 
+/// `rbd_encryption_luks1_format_options_t`, and of LUKS2 as well.
+#[repr(C)]
+struct LuksOptions {
+    /// Only used when an image is formatted.
+    algorithm: c_uint,
+    passphrase: *const c_char,
+    passphrase_len: usize,
+}
+
+/// A version of LUKS: a `rbd_encryption_format_t`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Luks {
+    One = 0,
+    Two = 1,
+}
+
 macro_rules! functions {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?, in $library:ident;)*) => {
-        /// The functions of both libraries, by name.
+    (
+        $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?, in $library:ident;)*
+        [$($newer:ident: fn($($parameter:ty),*) -> $answer:ty, in $its_library:ident;)*]
+    ) => {
+        /// The functions of both libraries, by name; those that not every version has are optional.
         pub(crate) struct Library {
             $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            $($newer: Option<unsafe extern "C" fn($($parameter),*) -> $answer>,)*
         }
 
         impl Library {
             fn load() -> Result<Library, String> {
                 // librbd needs librados, and finds the same one.
                 let (rados, rbd) = (open(RADOS)?, open(RBD)?);
+                let of = |which| match which { Which::Rados => &rados, Which::Rbd => &rbd };
                 let functions = Library {
                     $($name: {
-                        let shared = match Which::$library { Which::Rados => &rados, Which::Rbd => &rbd };
                         let name = concat!(stringify!($name), "\0");
                         // SAFETY: the function of this name has this type in Ceph's headers, whose ABI is
                         // versioned by the number in the file's name; it has only had functions added since.
                         let found = unsafe {
-                            shared.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(name.as_bytes())
+                            of(Which::$library)
+                                .get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(name.as_bytes())
                         };
                         *found.map_err(|error| error.to_string())?
+                    },)*
+                    $($newer: {
+                        let name = concat!(stringify!($newer), "\0");
+                        // SAFETY: as above.
+                        let found = unsafe {
+                            of(Which::$its_library)
+                                .get::<unsafe extern "C" fn($($parameter),*) -> $answer>(name.as_bytes())
+                        };
+                        found.ok().map(|function| *function)
                     },)*
                 };
                 // They stay loaded: their threads and functions run until the process ends.
@@ -143,6 +173,8 @@ functions! {
     rbd_compare_and_write: fn(Handle, u64, usize, *const c_char, *const c_char, *mut u64, c_int) -> isize, in Rbd;
     rbd_diff_iterate2: fn(Handle, *const c_char, u64, u64, u8, u8, ExtentCallback, *mut c_void) -> c_int, in Rbd;
     rbd_aio_flush: fn(Handle, Handle) -> c_int, in Rbd;
+    rbd_read: fn(Handle, u64, usize, *mut c_char) -> isize, in Rbd;
+    [rbd_encryption_load: fn(Handle, c_uint, *mut LuksOptions, usize) -> c_int, in Rbd;]
 }
 
 /// The libraries, loaded once; if loading fails, it is not retried.
@@ -424,6 +456,30 @@ impl Image {
         // SAFETY: the list was allocated by the library.
         unsafe { (self.library().rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
         Ok(value)
+    }
+
+    /// Reads the image's beginning. Blocks.
+    pub(crate) fn read_start(&self, bytes: &mut [u8]) -> Result<(), i32> {
+        // SAFETY: the image is open, and the library writes at most `len` bytes.
+        let read = unsafe {
+            (self.library().rbd_read)(self.image, 0, bytes.len(), bytes.as_mut_ptr().cast::<c_char>())
+        };
+        match usize::try_from(read) {
+            Ok(read) if read == bytes.len() => Ok(()),
+            Ok(_) => Err(rustix::io::Errno::IO.raw_os_error()),
+            Err(_) => Err(i32::try_from(read.saturating_neg()).unwrap_or(i32::MAX)),
+        }
+    }
+
+    /// Decrypts and encrypts all data of an image formatted by LUKS from now on. Blocks, for as long as the
+    /// key's derivation takes.
+    pub(crate) fn load_luks(&self, version: Luks, passphrase: &[u8]) -> Result<(), i32> {
+        let load = self.library().rbd_encryption_load.ok_or(rustix::io::Errno::NOSYS.raw_os_error())?;
+        let (passphrase, passphrase_len) = (passphrase.as_ptr().cast::<c_char>(), passphrase.len());
+        let mut options = LuksOptions { algorithm: 0, passphrase, passphrase_len };
+        // SAFETY: the image is open; the library reads the options, of this size, and the passphrase.
+        checked(unsafe { load(self.image, version as c_uint, &raw mut options, size_of::<LuksOptions>()) })
+            .map(drop)
     }
 
     /// Compares the image's beginning with as many bytes, and writes these if they are equal; returns whether

@@ -8,6 +8,7 @@ mod gateways;
 mod images;
 mod long;
 mod lost;
+mod luks;
 mod nbd;
 mod opening;
 mod shared;
