@@ -1,18 +1,13 @@
 //! `lunette serve` as a child process.
 
-use rustix::process::{Pid, Signal, kill_process};
+use crate::process::{PATIENCE, ended, last_output, terminate};
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// The last line that `lunette serve` prints before it serves.
 const READY: &str = "Ready. Stop with Ctrl-C.";
-/// How long starting or stopping may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of a daemon's last output that are shown.
-const LAST_OUTPUT: usize = 2000;
 
 /// A running daemon, stopped when this is dropped.
 #[derive(Debug)]
@@ -72,9 +67,7 @@ impl Daemon {
 
     /// Stops it gracefully, and waits until it has ended.
     pub fn stop(&mut self) -> Result<(), String> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
-        if asked.is_none() {
+        if terminate(&self.child).is_none() {
             return Err("the target has no process ID".into());
         }
         match ended(&mut self.child)? {
@@ -91,32 +84,4 @@ impl Drop for Daemon {
             let _ = self.child.wait();
         }
     }
-}
-
-/// Waits until a target that was asked to stop has ended.
-pub(crate) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
-    let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
-        match child.try_wait() {
-            Ok(Some(status)) => return Ok(status),
-            Ok(None) => thread::sleep(Duration::from_millis(2)),
-            Err(error) => return Err(format!("the target cannot be waited for: {error}")),
-        }
-    }
-    Err("the target did not end when asked to".into())
-}
-
-/// The end of its log output.
-pub(crate) fn last_output(stderr: Option<ChildStderr>) -> String {
-    let mut log = String::new();
-    for line in stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {
-        let Ok(line) = line else { break };
-        log.push_str(&line);
-        log.push('\n');
-        if log.len() > 2 * LAST_OUTPUT {
-            let middle = log.ceil_char_boundary(log.len() - LAST_OUTPUT);
-            log.drain(..middle);
-        }
-    }
-    log
 }

@@ -7,6 +7,7 @@
 mod daemon;
 mod directory;
 mod place;
+mod process;
 mod spdk;
 mod tgt;
 mod tools;

@@ -1,18 +1,15 @@
 //! SPDK's iscsi_tgt as a child process: one daemon per run, with disks in its huge pages. The user has built
 //! it.
 
-use crate::daemon::{PATIENCE, ended, last_output};
 use crate::directory::Directory;
 use crate::place::{AT_ONCE, Place};
+use crate::process::Process;
 use crate::tgt::free_port;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::{SocketAddrV4, TcpStream};
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// SPDK's prefix for the names of its targets.
 const NODE_BASE: &str = "iqn.2016-06.io.spdk";
@@ -25,8 +22,7 @@ const MIB: u64 = 1 << 20;
 /// A running iscsi_tgt, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Spdk {
-    child: Child,
-    output: Option<JoinHandle<String>>,
+    process: Process,
     portal: SocketAddrV4,
     /// Contains its configuration and its RPC socket.
     _directory: Directory,
@@ -58,13 +54,10 @@ impl Spdk {
         let arguments =
             ["-m", &format!("[{list}]"), "-s", &memory, "-r", &socket, "-c", &file].map(String::from);
         let mut command = place.command(program, cores, AT_ONCE);
-        command.args(&arguments).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
-        let stderr = child.stderr.take();
+        let process = Process::start("iscsi_tgt", command.args(&arguments))?;
         let line = [place.prefix(cores), vec![program.display().to_string()], arguments.into()].concat();
         let mut spdk = Spdk {
-            child,
-            output: Some(thread::spawn(move || last_output(stderr))),
+            process,
             portal,
             _directory: directory,
             commands: vec![
@@ -73,21 +66,8 @@ impl Spdk {
                 line.join(" "),
             ],
         };
-        spdk.wait()?;
+        spdk.process.serves(Duration::from_millis(20), || TcpStream::connect(portal).ok())?;
         Ok(spdk)
-    }
-
-    /// Waits until it listens.
-    fn wait(&mut self) -> Result<(), String> {
-        let begin = Instant::now();
-        while TcpStream::connect(self.portal).is_err() {
-            let has_ended = !matches!(self.child.try_wait(), Ok(None));
-            if has_ended || begin.elapsed() > PATIENCE {
-                return Err(self.fault("iscsi_tgt does not serve"));
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
     }
 
     /// The URLs of its units.
@@ -97,7 +77,7 @@ impl Spdk {
 
     /// The process ID.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// The equivalent commands.
@@ -107,32 +87,8 @@ impl Spdk {
 
     /// Stops it gracefully, and waits until it has ended.
     pub fn stop(&mut self) -> Result<(), String> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
-        if !matches!(asked, Some(Ok(()))) {
-            return Err(self.fault("iscsi_tgt cannot be ended"));
-        }
-        match ended(&mut self.child)? {
-            status if status.success() => Ok(()),
-            status => Err(self.fault(&format!("iscsi_tgt ended with {status}"))),
-        }
-    }
-
-    /// What went wrong, with iscsi_tgt's last output. Kills it.
-    fn fault(&mut self, what: &str) -> String {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let output = self.output.take().and_then(|output| output.join().ok()).unwrap_or_default();
-        format!("{what}; its last output: {}", output.trim())
-    }
-}
-
-impl Drop for Spdk {
-    fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.process.terminate()?;
+        self.process.stopped()
     }
 }
 

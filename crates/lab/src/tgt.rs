@@ -1,14 +1,12 @@
 //! Debian's tgt as a child process: one daemon per run, with its own control socket.
 
-use crate::daemon::{PATIENCE, ended, last_output};
 use crate::directory::Directory;
 use crate::place::{AT_ONCE, Place};
+use crate::process::{PATIENCE, Process};
 use crate::tools::Tools;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TARGET: &str = "iqn.2026-11.io.lunette:peer";
 /// The variable that names the control socket, for tgtd and tgtadm.
@@ -19,8 +17,7 @@ const TRIES: usize = 5;
 /// A running tgtd, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Tgt {
-    child: Child,
-    output: Option<JoinHandle<String>>,
+    process: Process,
     portal: SocketAddrV4,
     /// The control socket's name, as passed to tgtd and tgtadm, which append a number.
     socket: String,
@@ -61,13 +58,11 @@ impl Tgt {
         let arguments = ["-f".into(), "--iscsi".into(), format!("portal={portal}")];
         // It ignores SIGTERM.
         let mut command = place.command(Path::new("tgtd"), cores, AT_ONCE);
-        command.args(&arguments).env(SOCKET, &socket).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("tgtd: {error}"))?;
-        let stderr = child.stderr.take();
+        command.args(&arguments).env(SOCKET, &socket);
+        let process = Process::start("tgtd", &mut command)?;
         let line = [place.prefix(cores), vec!["tgtd".into()], arguments.into()].concat().join(" ");
         let mut tgt = Tgt {
-            child,
-            output: Some(thread::spawn(move || last_output(stderr))),
+            process,
             portal,
             tools: place.tools().clone(),
             commands: vec![
@@ -84,17 +79,11 @@ impl Tgt {
 
     /// Waits until it answers; `false`: it has no portal.
     fn wait(&mut self) -> Result<bool, String> {
-        let begin = Instant::now();
-        loop {
-            if let Ok(portals) = self.ask("--lld iscsi --mode portal --op show") {
-                return Ok(portals.contains(&self.portal.to_string()));
-            }
-            let has_ended = !matches!(self.child.try_wait(), Ok(None));
-            if has_ended || begin.elapsed() > PATIENCE {
-                return Err(self.fault("tgtd does not serve"));
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
+        let Tgt { process, tools, socket, portal, .. } = self;
+        let portals = process.serves(Duration::from_millis(5), || {
+            tgtadm(tools, socket, "--lld iscsi --mode portal --op show").ok()
+        });
+        Ok(portals?.contains(&portal.to_string()))
     }
 
     fn configure(&mut self, units: &[Option<String>], digests: (bool, bool)) -> Result<(), String> {
@@ -119,7 +108,7 @@ impl Tgt {
         }
         steps.push("--lld iscsi --mode target --op bind --tid 1 --initiator-address ALL".into());
         for step in steps {
-            self.ask(&step).map_err(|error| self.fault(&error))?;
+            tgtadm(&self.tools, &self.socket, &step).map_err(|error| self.process.fault(&error))?;
             self.commands.push(format!("tgtadm {step}"));
         }
         Ok(())
@@ -132,7 +121,7 @@ impl Tgt {
 
     /// The process ID.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// The equivalent commands.
@@ -143,38 +132,19 @@ impl Tgt {
     /// Stops it gracefully, and waits until it has ended.
     pub fn stop(&mut self) -> Result<(), String> {
         for step in ["--lld iscsi --mode target --op delete --force --tid 1", "--mode sys --op delete"] {
-            self.ask(step).map_err(|error| self.fault(&error))?;
+            tgtadm(&self.tools, &self.socket, step).map_err(|error| self.process.fault(&error))?;
         }
-        match ended(&mut self.child)? {
-            status if status.success() => Ok(()),
-            status => Err(self.fault(&format!("tgtd ended with {status}"))),
-        }
-    }
-
-    fn ask(&self, step: &str) -> Result<String, String> {
-        let socket = format!("{SOCKET}={}", self.socket);
-        let wait = PATIENCE.as_secs().to_string();
-        let mut line = vec!["timeout", &wait, "env", &socket, "tgtadm"];
-        line.extend(step.split(' '));
-        self.tools.run(&line)
-    }
-
-    /// What went wrong, with tgtd's last output. Kills it.
-    fn fault(&mut self, what: &str) -> String {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let output = self.output.take().and_then(|output| output.join().ok()).unwrap_or_default();
-        format!("{what}; tgtd's last output: {}", output.trim())
+        self.process.stopped()
     }
 }
 
-impl Drop for Tgt {
-    fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
+/// Runs `tgtadm`.
+fn tgtadm(tools: &Tools, socket: &str, step: &str) -> Result<String, String> {
+    let socket = format!("{SOCKET}={socket}");
+    let wait = PATIENCE.as_secs().to_string();
+    let mut line = vec!["timeout", &wait, "env", &socket, "tgtadm"];
+    line.extend(step.split(' '));
+    tools.run(&line)
 }
 
 /// tgtd must be given a port.

@@ -1,7 +1,7 @@
 //! Debian's vblade as a child process, and AoE addresses.
 
-use crate::daemon::{PATIENCE, last_output};
 use crate::place::{AT_ONCE, Place};
+use crate::process::{PATIENCE, last_output};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};

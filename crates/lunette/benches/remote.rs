@@ -1,4 +1,4 @@
-//! Images on Ceph and exports of NBD servers through the daemon, beside fio's own engines for them and
+//! Ceph images and NBD exports through the daemon, compared with fio's own engines for them and
 //! Debian's tgt-rbd, 4K with 32 in flight: `cargo bench --package lunette --bench remote`. All measurements
 //! of a round run right after each other, and ratios are those of a round: other load on the machine affects
 //! each of them. Needs fio and tgt-rbd.

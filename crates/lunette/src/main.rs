@@ -64,7 +64,7 @@ const PIPE_CLOSED: u8 = 141;
 const INTERRUPTED: i32 = 130;
 /// How often it is checked whether removed units that hang have ended.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long exiting waits until images on Ceph are closed: their cluster may be unreachable.
+/// How long exiting waits until Ceph images are closed: their cluster may be unreachable.
 const CLOSING: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Two gateways that share an image on Ceph, each in its own network: one link to the guest, one to the
+//! Two gateways that share a Ceph image, each in its own network: one link to the guest, one to the
 //! cluster.
 
 use super::daemon::Daemon;

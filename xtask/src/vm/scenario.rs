@@ -24,7 +24,7 @@ pub(super) struct Scenario {
     pub is_captured: bool,
     /// Whether the daemon runs in the guest.
     pub is_inside: bool,
-    /// Whether two gateways that share an image on Ceph serve it, instead of one daemon.
+    /// Whether two gateways that share a Ceph image serve it, instead of one daemon.
     pub is_shared: bool,
 }
 
@@ -78,7 +78,7 @@ const SCENARIOS: &[Scenario] = &[
     // follows their states, set by the administrator's command and by SET TARGET PORT GROUPS, and a portal is
     // drained under a load.
     verbs::ALUA,
-    // Two gateways that share an image on Ceph, under dm-multipath with ALUA: each dies, hangs and is cut off
+    // Two gateways that share a Ceph image, under dm-multipath with ALUA: each dies, hangs and is cut off
     // under a file system.
     Scenario {
         limit: Duration::from_secs(900),

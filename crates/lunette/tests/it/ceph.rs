@@ -1,4 +1,4 @@
-//! Images on Ceph as disks: a cluster of one monitor and one OSD, served by daemons, used by initiators of our own.
+//! Ceph images as disks: a cluster of one monitor and one OSD, served by daemons, used by initiators of our own.
 
 use crate::support::ceph::{Ceph, POOL};
 use crate::support::daemon::Daemon;

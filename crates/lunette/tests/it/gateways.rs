@@ -1,4 +1,4 @@
-//! Gateways that share an image on Ceph: two daemons, one of which is active, and what happens to a unit when
+//! Gateways that share a Ceph image: two daemons, one of which is active, and what happens to a unit when
 //! that one dies, hangs or is stopped.
 
 mod hosts;

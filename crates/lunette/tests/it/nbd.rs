@@ -1,4 +1,4 @@
-//! Exports of NBD servers as disks: qemu-nbd, qemu-storage-daemon and nbdkit, served by daemons, used by our
+//! NBD exports as disks: qemu-nbd, qemu-storage-daemon and nbdkit, served by daemons, used by our
 //! own initiators.
 
 use crate::support::daemon::Daemon;
