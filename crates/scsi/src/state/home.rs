@@ -190,7 +190,13 @@ impl Home {
         let mut draft = Draft::of(&self.policy);
         let from = request.subject_to_access_state().map(|(from, _)| from);
         let sender = from.filter(|from| from.nexus == NexusId::ELSEWHERE).cloned();
+        let is_for_all = self.unit.is_shared() && request.changes_all_gateways();
         let reply = self.decide(&mut draft, request);
+        if is_for_all && reply == HomeReply::Done {
+            // Even if it changes nothing: another gateway may have taken over, and have another state.
+            draft.persist = true;
+            draft.changed();
+        }
         draft.report_to_gateways(sender.as_ref(), &self.unit);
         (reply, self.publish(draft))
     }

@@ -179,6 +179,7 @@ mod tests {
         ModeSelect6, ModeSense6, PersistentReserveIn, PersistentReserveOut, Read16, ReportTargetPortGroups,
         Reserve6, TestUnitReady,
     };
+    use wire::scsi::mode::Caching;
     use wire::scsi::{code, mode};
 
     /// A unit of a gateway in standby.
@@ -265,6 +266,28 @@ mod tests {
             assert!(matches!(reply, HomeReply::Check(_)) && publish.is_none(), "damaged at {at}");
             assert!(Arc::ptr_eq(&before, &next.home.policy()));
         }
+    }
+
+    #[test]
+    fn a_request_that_changes_nothing_is_saved_like_others_since_this_gateway_may_no_longer_be_the_active_one()
+     {
+        let mut bench = gateway();
+        activate(&mut bench, &[]);
+        register(&mut bench, 7).assert_good();
+        let modes = bench.view.policy.modes;
+        for _ in 0..2 {
+            let from = bench.nexuses[0].identity();
+            bench.ask(HomeRequest::SetModes { from, change: ModesChange::all(modes) });
+            saved(bench.published.take());
+        }
+        let list = [&7u64.to_be_bytes()[..], &[0; 16]].concat();
+        bench.write(PersistentReserveOut::new(2, 1, 24), &list).assert_good();
+        saved(bench.published.take());
+        let page = Caching { write_cache: modes.write_cache, ..Caching::ZERO }.to_page();
+        let list = [&[0; 4][..], &page[..]].concat();
+        let select = ModeSelect6 { page_format: true, save: false, list_bytes: list.len() as u8 };
+        bench.write(select, &list).assert_good();
+        saved(bench.published.take());
     }
 
     #[test]

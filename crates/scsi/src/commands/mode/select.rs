@@ -86,7 +86,8 @@ impl ModeSelect {
             Event::Start => Step::Fetch { at: 0, len: u32::from(self.len) },
             Event::Fetched => match self.parse(env) {
                 Err(check) => refused(env, check),
-                Ok(change) if change.modes == env.view.policy.modes && env.view.policy.decides() => done,
+                // Of gateways only the one that the others agree upon knows the present modes.
+                Ok(change) if change.modes == env.view.policy.modes && !env.view.unit.is_shared() => done,
                 Ok(change) => {
                     self.flush = change.caching && !change.modes.write_cache;
                     Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.identity(), change }))
