@@ -193,6 +193,8 @@ impl Play for Scene {
         let Some(daemon) = &mut one.daemon else { return Ok(()) };
         if host == gateway {
             self.gateway_turn(member)?;
+            let (now, is_active) = (self.net.borrow().now, self.members[member].is_active());
+            self.truth.borrow_mut().is_active(now, member, is_active);
         } else if daemon.is_worker(host) {
             daemon.work(&self.net);
         } else {
@@ -219,7 +221,7 @@ impl Scene {
         let reservations = Rc::new(RefCell::new(reservations));
         let attentions = Rc::new(RefCell::new(Attentions::new(nexuses, 1).of_gateways()));
         let meter = Rc::new(RefCell::new(Meter::new(None, 1)));
-        let truth = Rc::new(RefCell::new(Truth::new(gateways)));
+        let truth = Rc::new(RefCell::new(Truth::new(gateways, plan.stays())));
         let place = Place {
             portals: (0..gateways).map(portal).collect(),
             target: TARGET.into(),
@@ -240,8 +242,10 @@ impl Scene {
             let (reservations, meter) = (reservations.clone(), meter.clone());
             let checks = Checks { index, registers, attentions, reservations, meter };
             let first = net.borrow_mut().rng.usize(0..gateways);
-            Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)
-                .begins_at(first, count)
+            let initiator =
+                Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol);
+            let initiator = initiator.begins_at(first, count);
+            if plan.has_twins { initiator.session_of(plan.first_initiator(), index) } else { initiator }
         };
         let initiators = plan.initiators.iter().enumerate().map(initiator).collect();
         Scene {

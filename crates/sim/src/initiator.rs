@@ -2,6 +2,7 @@
 //! connection, and comes back by reinstating its session.
 
 mod allocation;
+mod attentions;
 pub(crate) mod carrier;
 mod functions;
 pub(crate) mod link;
@@ -10,6 +11,7 @@ mod nexuses;
 mod orders;
 mod others;
 mod paths;
+mod settings;
 mod tables;
 mod verdict;
 
@@ -95,6 +97,8 @@ pub(crate) struct Habits {
     pub(crate) returns: u32,
     /// PERSISTENT RESERVE OUT.
     pub(crate) orders: u32,
+    /// SET TARGET PORT GROUPS.
+    pub(crate) moves: u32,
     /// COMPARE AND WRITE and the other commands in `others`.
     pub(crate) others: u32,
     /// Only COMPARE AND WRITE, always of the same block.
@@ -136,8 +140,12 @@ enum Kind {
     Flush,
     /// GET LBA STATUS, starting at its first block.
     Allocation(Range),
-    /// PERSISTENT RESERVE OUT, by its number.
+    /// PERSISTENT RESERVE OUT, or MODE SELECT, by its number.
     Order(u64),
+    /// MODE SENSE.
+    Modes,
+    /// SET TARGET PORT GROUPS.
+    Move,
 }
 
 struct Task {
@@ -460,45 +468,13 @@ impl Initiator {
             self.meter.borrow_mut().ends(now, task.unit)?;
         }
         self.check_attentions(now, &task, &completion, outcome)?;
+        self.look_at_settings(&task, &completion, outcome)?;
         self.look_at_reservations(now, &task, outcome)?;
         self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
             format!("command {} ends: {outcome}", completion.task.slot)
         });
         self.end_in_registers(now, &task, &completion, (outcome, fate))?;
         self.give(&task.places);
-        Ok(())
-    }
-
-    /// Checks the unit attentions that a command has reported, or should have.
-    fn check_attentions(
-        &self,
-        now: Time,
-        task: &Task,
-        completion: &Completion,
-        outcome: &str,
-    ) -> Result<(), String> {
-        // Other outstanding commands may report what is owed, or an abort may have prevented it.
-        let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
-        let mut attentions = self.attentions.borrow_mut();
-        match outcome {
-            GOOD_WORD if is_last => {
-                let knows = self.is_served_since(task.began);
-                attentions.done(task.began, self.index, task.unit, knows)?;
-            }
-            GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD | MISCOMPARE_WORD
-            | STANDBY_WORD => {}
-            ATTENTION_WORD => {
-                let code = orders::additional_code(completion);
-                self.note(&[9, u64::from(code)], || {
-                    format!("has unit attention {code:04x} of unit {}", task.unit)
-                });
-                attentions.reported(now, task.began, self.index, task.unit, code)?;
-            }
-            _ => attentions.may_be_reported(now, self.index, task.unit),
-        }
-        if matches!(task.kind, Kind::Order(_)) {
-            attentions.over(now, self.index, Act::Command(task.id));
-        }
         Ok(())
     }
 
@@ -537,7 +513,7 @@ impl Initiator {
             Kind::Read(_) | Kind::Allocation(_) => registers.end_read(task.began),
             Kind::Flush if fate == Fate::Done => registers.flushed(self.index, task.unit, task.began)?,
             Kind::Flush if outcome == FAILED_WORD => registers.flush_failed(self.index, task.unit),
-            Kind::Flush | Kind::Order(_) => {}
+            Kind::Flush | Kind::Order(_) | Kind::Modes | Kind::Move => {}
         }
         Ok(())
     }
@@ -565,7 +541,7 @@ impl Initiator {
                 Kind::Read(_) | Kind::Allocation(_) => self.registers.borrow_mut().end_read(task.began),
                 Kind::Order(id) if is_said => self.reservations.borrow_mut()[task.unit].forget(id),
                 Kind::Order(id) => self.unsettled_orders.push((task.unit, id)),
-                Kind::Flush => {}
+                Kind::Flush | Kind::Modes | Kind::Move => {}
             }
             self.reservations.borrow_mut()[task.unit].accessed(task.access, None)?;
             self.give(&task.places);
@@ -665,6 +641,9 @@ impl Initiator {
         if room > 0 && dice(habits.orders) {
             self.begin_order();
         }
+        if room > 0 && dice(habits.moves) {
+            self.move_unit(self.kernel.now(), 0);
+        }
         Ok(())
     }
 
@@ -742,7 +721,7 @@ impl Initiator {
                 Kind::Read(_) => format!("reads {range:?}"),
                 Kind::Write(_, write) => format!("is write {} of {range:?}", write.0),
                 Kind::Durable(_, write) => format!("is write {} of {range:?} with FUA", write.0),
-                Kind::Flush | Kind::Order(_) | Kind::Allocation(_) => {
+                _ => {
                     format!("flushes unit {}", range.unit)
                 }
             };
@@ -763,7 +742,7 @@ impl Initiator {
                 let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
                 refused.expect("nobody reads what was never sent");
             }
-            Kind::Flush | Kind::Order(_) => {}
+            Kind::Flush | Kind::Order(_) | Kind::Modes | Kind::Move => {}
         }
     }
 

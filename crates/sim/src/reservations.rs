@@ -59,6 +59,10 @@ pub(crate) enum Action {
     Hold,
     /// RELEASE.
     LetGo,
+    /// MODE SELECT.
+    SetModes {
+        write_cache: bool,
+    },
     /// A reset of the unit, or the end of the session: RESERVE is released.
     Lose {
         all: bool,
@@ -85,6 +89,8 @@ struct Table {
     aptpl: bool,
     /// Who holds the unit by RESERVE.
     reserved: Option<usize>,
+    /// A mode parameter; true: as after power on.
+    write_cache: bool,
 }
 
 impl Table {
@@ -112,6 +118,7 @@ impl Table {
         let is_good = match action {
             Action::Lose { all } => {
                 self.reserved = self.reserved.filter(|holder| !all && *holder != from);
+                self.write_cache |= all;
                 true
             }
             _ if self.keys.iter().any(|key| *key != 0) => self.suits(from),
@@ -127,6 +134,13 @@ impl Table {
     fn apply(&mut self, from: usize, key: u64, action: Action) -> Verdict {
         if matches!(action, Action::Hold | Action::LetGo | Action::Lose { .. }) {
             return self.reserve(from, action);
+        }
+        if let Action::SetModes { write_cache } = action {
+            if !self.lets(from, true) {
+                return Verdict::Conflict;
+            }
+            self.write_cache = write_cache;
+            return Verdict::Good;
         }
         if self.reserved.is_some() {
             return Verdict::Conflict;
@@ -148,7 +162,11 @@ impl Table {
             return Verdict::Conflict;
         }
         match action {
-            Action::Register { .. } | Action::Hold | Action::LetGo | Action::Lose { .. } => {
+            Action::Register { .. }
+            | Action::SetModes { .. }
+            | Action::Hold
+            | Action::LetGo
+            | Action::Lose { .. } => {
                 unreachable!("see above")
             }
             Action::Reserve(kind) => match self.held {
@@ -237,6 +255,8 @@ struct Access {
     writes: bool,
     may_be_let: bool,
     may_conflict: bool,
+    /// The write cache may have been found off, and on.
+    may_find: [bool; 2],
     /// How many orders had begun or ended before.
     turns: u64,
 }
@@ -267,7 +287,8 @@ const WAYS_SHOWN: usize = 8;
 impl Reservations {
     /// For this many initiators; `is_classic`: they also send RESERVE and RELEASE.
     pub(crate) fn new(initiators: usize, is_classic: bool) -> Reservations {
-        let table = Table { keys: vec![0; initiators], held: None, aptpl: false, reserved: None };
+        let keys = vec![0; initiators];
+        let table = Table { keys, held: None, aptpl: false, reserved: None, write_cache: true };
         let ways = BTreeSet::from([Way { table, done: Vec::new() }]);
         Reservations {
             ways,
@@ -373,6 +394,12 @@ impl Reservations {
         format!("{} ways, such as {ways:?}, {:?}", self.ways.len(), self.orders)
     }
 
+    /// Whether an order is MODE SELECT.
+    pub(crate) fn sets_modes(&self, id: u64) -> bool {
+        let is_it = |order: &ReserveOut| order.id == id && matches!(order.action, Action::SetModes { .. });
+        self.orders.iter().any(is_it)
+    }
+
     /// An order was not executed.
     ///
     /// # Errors
@@ -470,12 +497,30 @@ impl Reservations {
             return 0;
         }
         self.next += 1;
-        let (may_be_let, may_conflict) = (false, false);
+        let (may_be_let, may_conflict, may_find) = (false, false, [false; 2]);
         let (id, turns) = (self.next, self.turns);
-        self.accesses.push(Access { id, from, writes, may_be_let, may_conflict, turns });
+        self.accesses.push(Access { id, from, writes, may_be_let, may_conflict, may_find, turns });
         let (ways, Some(access)) = (&self.ways, self.accesses.last_mut()) else { return 0 };
         access.look(ways);
         self.next
+    }
+
+    /// MODE SENSE has ended, and has found this.
+    ///
+    /// # Errors
+    /// When that cannot be.
+    pub(crate) fn sensed(&mut self, id: u64, found: Option<bool>) -> Result<(), String> {
+        let Some(at) = self.accesses.iter().position(|access| access.id == id) else { return Ok(()) };
+        let access = self.accesses.swap_remove(at);
+        let Some(found) = found else { return Ok(()) };
+        let is_possible = access.may_find[usize::from(found)];
+        if is_possible && self.turns == access.turns && self.orders.is_empty() {
+            self.ways.retain(|way| way.table.write_cache == found);
+        }
+        if is_possible && !self.ways.is_empty() {
+            return Ok(());
+        }
+        Err(format!("{access:?} found a write cache that is {found}, with {}", self.listed()))
     }
 
     fn look(&mut self) {
@@ -513,13 +558,14 @@ impl Reservations {
 
 impl Access {
     fn look(&mut self, ways: &BTreeSet<Way>) {
-        if self.may_be_let && self.may_conflict {
+        if self.may_be_let && self.may_conflict && self.may_find == [true; 2] {
             return;
         }
         for way in ways {
             let lets = way.table.lets(self.from, self.writes);
             self.may_be_let |= lets;
             self.may_conflict |= !lets;
+            self.may_find[usize::from(way.table.write_cache)] = true;
         }
     }
 }

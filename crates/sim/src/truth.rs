@@ -1,13 +1,21 @@
 //! What the object of gateways says, which initiators do not see: whose orders and conflicts count.
 
-use cluster::Record;
+use cluster::{By, Record};
 use proto::time::Time;
+use std::time::Duration;
 
 /// Since when each gateway is the one that the object names.
 #[derive(Debug)]
 pub(crate) struct Truth {
     holds: Vec<Option<Time>>,
     epoch: u64,
+    /// Since when each is active, by its own account.
+    active: Vec<Option<Time>>,
+    /// Until when each last was.
+    held: Vec<Time>,
+    /// When the unit was last claimed, and how long it stays then, whatever initiators want; `None`: it may be left for other reasons.
+    claimed: Time,
+    stays: Option<Duration>,
     /// Which of them do not know that another one has claimed the unit, and when they last found that out.
     unaware: Vec<(bool, Time)>,
     /// Gateways with requests in the object.
@@ -17,14 +25,39 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    pub(crate) fn new(gateways: usize) -> Truth {
+    pub(crate) fn new(gateways: usize, stays: Option<Duration>) -> Truth {
         let (holds, asking) = (vec![None; gateways], vec![false; gateways]);
-        Truth { holds, epoch: 0, unaware: vec![(false, Time(0)); gateways], asking, version: 0 }
+        Truth {
+            holds,
+            active: vec![None; gateways],
+            held: vec![Time(0); gateways],
+            claimed: Time(0),
+            stays,
+            epoch: 0,
+            unaware: vec![(false, Time(0)); gateways],
+            asking,
+            version: 0,
+        }
     }
 
     /// Whether a gateway has been the one that the object names since then.
     pub(crate) fn holds(&self, gateway: usize, began: Time) -> bool {
         self.holds[gateway].is_some_and(|since| since < began)
+    }
+
+    /// Whether a gateway has also been active since then: it knows all that has happened.
+    pub(crate) fn knows(&self, gateway: usize, began: Time) -> bool {
+        self.holds(gateway, began) && self.active[gateway].is_some_and(|since| since < began)
+    }
+
+    /// What a gateway says of itself.
+    pub(crate) fn is_active(&mut self, now: Time, gateway: usize, is_active: bool) {
+        self.active[gateway] = self.active[gateway].or(Some(now)).filter(|_| is_active);
+    }
+
+    /// Whether a gateway has been the one that the object names at any time since then.
+    pub(crate) fn held(&self, gateway: usize, began: Time) -> bool {
+        self.holds[gateway].is_some() || self.held[gateway] >= began
     }
 
     /// Whether a gateway may not have known since then that another one has claimed the unit: until it finds that out, it answers
@@ -47,23 +80,39 @@ impl Truth {
     }
 
     /// The object was replaced; gateways are called so.
+    ///
+    /// # Errors
+    /// When initiators make the unit bounce.
     pub(crate) fn changes(
         &mut self,
         now: Time,
         version: u64,
         record: &Record,
         name: impl Fn(usize) -> String,
-    ) {
+    ) -> Result<(), String> {
         self.version = version;
         let is_new = record.epoch != self.epoch;
         self.epoch = record.epoch;
+        if is_new {
+            self.claimed = now;
+        }
+        let is_left = record.active.is_none() && self.holds.iter().any(Option::is_some);
+        let is_for_initiator = record.next.as_ref().is_some_and(|next| next.by == By::Initiator);
+        let age = now.since(self.claimed);
+        if is_left && is_for_initiator && self.stays.is_some_and(|stays| age < stays) {
+            return Err(format!("an initiator has moved the unit {age:?} after the last move"));
+        }
         for gateway in 0..self.holds.len() {
             let name = name(gateway);
             let is_holder = record.active.as_ref().is_some_and(|holder| holder.gateway == name);
             let since = self.holds[gateway].filter(|_| !is_new).unwrap_or(now);
             self.unaware[gateway].0 |= self.holds[gateway].is_some() && !is_holder && record.active.is_some();
+            if self.holds[gateway].is_some() && !is_holder {
+                self.held[gateway] = now;
+            }
             self.holds[gateway] = is_holder.then_some(since);
             self.asking[gateway] = record.requests.contains_key(&name);
         }
+        Ok(())
     }
 }

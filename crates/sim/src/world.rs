@@ -103,6 +103,7 @@ pub(crate) fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
         returns: rare(rng, 5),
         orders,
         others,
+        moves: 0,
         duels: false,
         preempts: false,
         calm: Duration::ZERO,

@@ -46,6 +46,8 @@ pub(super) struct Member {
     started: Time,
     /// How fast its clock is, in thousandths.
     speed: u64,
+    /// Its clock stands still while it is paused, as that of a virtual machine.
+    stands: bool,
     pub(super) course: Course,
     /// It has no turn before this.
     pub(super) paused_until: Time,
@@ -80,6 +82,7 @@ impl Member {
             life: 0,
             started: Time(0),
             speed: plan.speeds[number],
+            stands: plan.stands,
             course: Course::Serves,
             paused_until: Time(0),
             cut_until: Time(0),
@@ -123,6 +126,8 @@ impl Member {
              group = {group}\n\n[[lun]]\nname = \"disk\"\nrbd = \"p/disk\"\naccess = \"one\"\nserial = \"SHARED\"\n\n[[target]]\n\
              name = \"{TARGET}\"\n"
         );
+        let explicit = if plan.wants > 0 { "explicit = true\n" } else { "" };
+        let text = text + &format!("\n[[portal_group]]\ngroup = {group}\n{explicit}");
         let config = Config::from_toml(&text, Path::new("gateway.toml"));
         let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
         config.cores = (0..self.cores).collect();
@@ -169,8 +174,21 @@ impl Member {
         self.continues(net);
     }
 
+    /// It has no turns until then.
+    pub(super) fn pauses(&mut self, now: Time, until: Time) {
+        let from = self.paused_until.max(now);
+        self.paused_until = until.max(from);
+        if self.stands {
+            self.started = self.started.after(self.paused_until.since(from));
+        }
+    }
+
     /// It has turns again.
     pub(super) fn continues(&mut self, net: &mut crate::net::Net) {
+        if self.stands && self.paused_until > net.now {
+            let left = self.paused_until.since(net.now).as_nanos() as u64;
+            self.started = Time(self.started.0.saturating_sub(left));
+        }
         self.paused_until = net.now;
         self.hosts().for_each(|host| net.free(host));
     }

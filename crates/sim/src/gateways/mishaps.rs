@@ -75,7 +75,7 @@ impl Scene {
         self.note(&[34, member as u64], || format!("gateway {member} is paused for {time:?}"));
         let one = &mut self.members[member];
         let net = &mut *self.net.borrow_mut();
-        one.paused_until = net.now.after(time).max(one.paused_until);
+        one.pauses(net.now, net.now.after(time));
         one.hosts().for_each(|host| net.pause(host, one.paused_until));
     }
 
@@ -117,6 +117,7 @@ impl Scene {
         let client = self.post.client(self.rados.epoch);
         let now = self.net.borrow().now;
         self.truth.borrow_mut().finds_out(now, member);
+        self.truth.borrow_mut().is_active(now, member, false);
         self.note(&[38, client.0], || format!("gateway {member} is started, as client {}", client.0));
         self.members[member].start(&self.plan, &self.net, client);
     }

@@ -29,11 +29,14 @@ enum Unknown {
 
 impl Scene {
     /// The object was replaced.
-    pub(super) fn object_changed(&mut self) {
+    ///
+    /// # Errors
+    /// When it must not be so.
+    pub(super) fn object_changed(&mut self) -> Result<(), String> {
         let now = self.net.borrow().now;
-        let Some((version, bytes)) = self.object() else { return };
+        let Some((version, bytes)) = self.object() else { return Ok(()) };
         let record = Record::decode(bytes).expect("a gateway has written it");
-        self.truth.borrow_mut().changes(now, *version, &record, name);
+        self.truth.borrow_mut().changes(now, *version, &record, name)
     }
 
     /// The monitors have shut a client out. If it used the image, its gateway ends all sessions before it is active again.

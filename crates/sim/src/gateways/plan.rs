@@ -13,6 +13,8 @@ pub(super) struct Plan {
     pub(super) cores: Vec<usize>,
     /// How fast the clock of each is, in thousandths.
     pub(super) speeds: Vec<u64>,
+    /// Clocks stand still in pauses.
+    pub(super) stands: bool,
     pub(super) initiators: Vec<Protocol>,
     pub(super) blocks: u32,
     pub(super) osds: usize,
@@ -31,6 +33,10 @@ pub(super) struct Plan {
     pub(super) orders: u32,
     pub(super) others: u32,
     pub(super) resets: u32,
+    /// How often an initiator wants its gateway to be the active one, of 1000 turns.
+    pub(super) wants: u32,
+    /// Several initiators are sessions of one.
+    pub(super) has_twins: bool,
     pub(super) pause_micros: u64,
     pub(super) work: Duration,
 }
@@ -49,7 +55,8 @@ impl Plan {
         let protocol = |rng: &mut Rng| if rng.u32(0..4) == 0 { Protocol::Iser } else { Protocol::Iscsi };
         Plan {
             cores: (0..gateways).map(|_| rng.usize(1..=3)).collect(),
-            speeds: (0..gateways).map(|_| [1000, 1000, 900, 1100][rng.usize(0..4)]).collect(),
+            speeds: (0..gateways).map(|_| [1000, 1000, 800, 900, 1100, 1200][rng.usize(0..6)]).collect(),
+            stands: rng.bool(),
             initiators: (0..initiators).map(|_| protocol(rng)).collect(),
             blocks: [8, 64, 512][rng.usize(0..3)],
             osds: rng.usize(1..=3),
@@ -63,6 +70,8 @@ impl Plan {
             orders: [0, 50, 200, 500][rng.usize(0..4)],
             others: [0, 20, 200][rng.usize(0..3)],
             resets: [0, 2, 20][rng.usize(0..3)],
+            wants: [0, 0, 5, 50][rng.usize(0..4)],
+            has_twins: rng.bool(),
             pause_micros: [30_000, 150_000, 600_000][rng.usize(0..3)],
             work: Duration::from_secs(rng.u64(10..90)),
         }
@@ -75,6 +84,7 @@ impl Plan {
             ("orders", &mut self.orders),
             ("others", &mut self.others),
             ("resets", &mut self.resets),
+            ("wants", &mut self.wants),
         ];
         for (name, number) in numbers {
             if cuts.has(name) {
@@ -108,11 +118,18 @@ impl Plan {
         self.cores.iter().map(|cores| cores + 2).sum()
     }
 
+    /// How long a unit stays where it is, whatever initiators want, if it is not left for other reasons: by the fastest clock.
+    pub(super) fn stays(&self) -> Option<Duration> {
+        let is_quiet = self.mishap_millis.is_none() && self.slow == 0;
+        is_quiet.then(|| self.takeover * 6 * 1000 / 1201)
+    }
+
     /// How an initiator behaves.
     pub(super) fn shape(&self, habits: &mut Habits) {
         // They reach one gateway only, and take long from there to others.
         (habits.resets, habits.longer) = (self.resets, 0);
         habits.depth = habits.depth.min(32);
+        habits.moves = self.wants;
         (habits.orders, habits.others) = (self.orders, self.others);
         habits.pause_micros = self.pause_micros;
         habits.patience = habits.patience.max(Duration::from_millis(500));

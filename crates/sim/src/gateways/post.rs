@@ -276,7 +276,7 @@ impl Scene {
             }
             What::Object(object, _) => {
                 let object = std::mem::replace(object, Object::Notify);
-                Reply::Object(self.execute_object(message.member, object))
+                Reply::Object(self.execute_object(message.member, object)?)
             }
         };
         message.reply = Some(reply);
@@ -310,8 +310,8 @@ impl Scene {
         said
     }
 
-    fn execute_object(&mut self, member: usize, object: Object) -> Answer {
-        match object {
+    fn execute_object(&mut self, member: usize, object: Object) -> Result<Answer, String> {
+        Ok(match object {
             Object::Read => Answer::Read(Ok(self.rados.object.clone())),
             Object::Replace { expected, bytes } => {
                 let version = self.rados.replace(expected, bytes);
@@ -320,7 +320,7 @@ impl Scene {
                     None => format!("gateway {member} finds another version than {expected:?}"),
                 });
                 if version.is_some() {
-                    self.object_changed();
+                    self.object_changed()?;
                 }
                 Answer::Replaced(version.ok_or(ReplaceError::Conflict))
             }
@@ -333,7 +333,7 @@ impl Scene {
                 }
                 Answer::Notified
             }
-        }
+        })
     }
 
     /// A message has come back, unless its process is gone.

@@ -20,7 +20,7 @@ impl Initiator {
             match task.kind {
                 Kind::Write(_, id) | Kind::Durable(_, id) => self.registers.borrow_mut().arrives(now, id),
                 Kind::Order(id) => self.reservations.borrow_mut()[task.unit].arrives(now, id),
-                Kind::Read(_) | Kind::Flush | Kind::Allocation(_) => {}
+                Kind::Read(_) | Kind::Flush | Kind::Allocation(_) | Kind::Modes | Kind::Move => {}
             }
         }
     }
@@ -45,6 +45,9 @@ impl Initiator {
             // A gateway may not know whether another one has reset the unit.
             FunctionResponse::REJECTED if self.has_paths() => {
                 self.attentions.borrow_mut().loses(self.index, Act::Function(id));
+                for (unit, lost) in asked.into_iter().flat_map(|asked| asked.loses) {
+                    self.reservations.borrow_mut()[unit].forget(lost);
+                }
                 Ok(())
             }
             _ => Err(format!("a function was answered with {response:?}")),
@@ -104,6 +107,10 @@ impl Initiator {
     /// Sends a function; returns whether that was possible.
     pub(super) fn function(&mut self, unit: usize, function: TaskFunction, of: Option<TaskId>) -> bool {
         let now = self.kernel.now();
+        let is_reset = matches!(function, TaskFunction::LOGICAL_UNIT_RESET | TaskFunction::TARGET_WARM_RESET);
+        if is_reset && self.has_paths() && !self.reservations.borrow()[unit].has_room() {
+            return false;
+        }
         let Some(link) = &mut self.link else { return false };
         let function = link.machine.nearest(function);
         let Some(id) = link.machine.function((unit as u64) << 48, function, of) else { return false };
@@ -136,7 +143,8 @@ impl Initiator {
     pub(super) fn lose(&self, units: std::ops::Range<usize>, all: bool) -> Vec<(usize, u64)> {
         let begin = |unit: usize| {
             let is_classic = self.reservations.borrow()[unit].is_classic();
-            is_classic.then(|| (unit, self.order(unit, 0, Action::Lose { all })))
+            let counts = is_classic || all && self.has_paths();
+            counts.then(|| (unit, self.order(unit, 0, Action::Lose { all })))
         };
         units.filter_map(begin).collect()
     }

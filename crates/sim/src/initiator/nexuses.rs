@@ -12,6 +12,9 @@ pub(super) struct Paths {
     pub(super) left: Vec<Left>,
     /// How many initiators there are.
     pub(super) initiators: usize,
+    /// The host whose name it uses, if not its own, and its session's number there.
+    pub(super) name: Option<usize>,
+    pub(super) session: u8,
     /// It does not connect before.
     pub(super) connects_at: Time,
     /// It uses the medium no more before.
@@ -43,6 +46,8 @@ impl Paths {
             change: Change::No,
             left: vec![Left::default(); count],
             initiators: 1,
+            name: None,
+            session: 0,
             connects_at: Time(0),
             waits_until: Time(0),
         }

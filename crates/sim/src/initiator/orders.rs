@@ -2,7 +2,7 @@
 //! medium command has ended.
 
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
-use super::{Initiator, Kind, Task};
+use super::{Initiator, Kind, Task, settings};
 use super::{MISCOMPARE_WORD, STANDBY_WORD};
 use crate::attention::{Act, RESERVATIONS};
 use crate::reservations::{Action, Type, Verdict};
@@ -39,6 +39,8 @@ impl Initiator {
                 (0, if rng.bool() { Action::Hold } else { Action::LetGo })
             } else if self.habits.preempts && rng.bool() {
                 preempt(rng, &keys, own)
+            } else if self.has_paths() && rng.u32(0..5) == 0 {
+                (0, Action::SetModes { write_cache: rng.bool() })
             } else {
                 draw(rng, &keys, own)
             }
@@ -72,6 +74,9 @@ impl Initiator {
     /// Checks whether reservations allow a command to end like this.
     pub(super) fn look_at_reservations(&self, now: Time, task: &Task, outcome: &str) -> Result<(), String> {
         let unit = &mut self.reservations.borrow_mut()[task.unit];
+        if matches!(task.kind, Kind::Modes | Kind::Move) {
+            return Ok(());
+        }
         let Kind::Order(id) = task.kind else {
             let conflicts = match outcome {
                 _ if !self.is_served_since(task.began) => None,
@@ -84,6 +89,8 @@ impl Initiator {
         };
         let verdict = match outcome {
             GOOD_WORD => Verdict::Good,
+            // In standby it refuses MODE SELECT by what it knows of reservations.
+            CONFLICT_WORD if !self.knows_since(task.began) && unit.sets_modes(id) => return unit.refused(id),
             CONFLICT_WORD | ILLEGAL_WORD if self.is_unaware_since(task.began) => return unit.refused(id),
             CONFLICT_WORD => Verdict::Conflict,
             ILLEGAL_WORD => Verdict::Check,
@@ -135,6 +142,7 @@ fn preempt(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
 /// The command (SPC-4 section 6.14, SPC-2 sections 7.21 and 7.23).
 fn cdb(action: Action) -> Cdb {
     let (service, kind) = match action {
+        Action::SetModes { .. } => return settings::select(),
         Action::Hold => return Reserve6::ZERO.into(),
         Action::LetGo => return Release6::ZERO.into(),
         Action::Lose { .. } => unreachable!("no command"),
@@ -156,6 +164,7 @@ fn cdb(action: Action) -> Cdb {
 fn list(key: u64, action: Action) -> Vec<u8> {
     let (other, aptpl) = match action {
         Action::Hold | Action::LetGo | Action::Lose { .. } => return Vec::new(),
+        Action::SetModes { write_cache } => return settings::list(write_cache),
         Action::Register { new, aptpl, .. } => (new, aptpl),
         Action::Preempt { victim, .. } => (victim, false),
         Action::Reserve(_) | Action::Release(_) | Action::Clear => (0, false),

@@ -27,10 +27,12 @@ pub(super) struct Ready<'a> {
 impl Initiator {
     /// Begins one of them, on a unit that supports them.
     pub(super) fn begin_other(&mut self) {
+        // Of a unit with several paths, what all of them have in common as well.
+        let kinds = if self.has_paths() { 12 } else { 9 };
         let (unit, which, flag, most, first) = {
             let rng = &mut self.net.borrow_mut().rng;
             let unit = rng.usize(0..self.place.units);
-            (unit, rng.u32(0..9), rng.bool(), rng.u32(1..=BLOCKS_MAX), rng.u32(0..self.place.blocks))
+            (unit, rng.u32(0..kinds), rng.bool(), rng.u32(1..=BLOCKS_MAX), rng.u32(0..self.place.blocks))
         };
         if self.place.plain[unit] {
             return;
@@ -49,6 +51,7 @@ impl Initiator {
             4 => self.write_same(now, many, flag),
             5 => self.write_and_verify(now, many, flag),
             6 => self.verify(now, many),
+            9.. => self.sense_modes(now, unit),
             7 => self.ask_allocation(now, Range { blocks: self.place.blocks - first, ..many }),
             _ => self.verify_data(now, one),
         }
@@ -139,7 +142,7 @@ impl Initiator {
         let Some(id) = taken else { return self.withdraw(now, kind, &place) };
         let (writes, write) = match kind {
             Kind::Write(_, write) | Kind::Durable(_, write) => (true, write.0),
-            Kind::Read(_) | Kind::Flush | Kind::Order(_) | Kind::Allocation(_) => (false, 0),
+            _ => (false, 0),
         };
         self.note(&[10, u64::from(id.slot), unit as u64, u64::from(range.first)], || {
             format!("command {} {what} {range:?}, write {write}, {compares:?}", id.slot)

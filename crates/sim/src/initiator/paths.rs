@@ -28,10 +28,22 @@ impl Initiator {
         self
     }
 
+    /// It is this session of the initiator that another host is as well.
+    pub(crate) fn session_of(mut self, host: usize, session: usize) -> Initiator {
+        (self.paths.name, self.paths.session) = (Some(host), session as u8);
+        self
+    }
+
     /// Whether its gateway has been the active one since then: what another one says may be older.
     pub(super) fn is_served_since(&self, began: Time) -> bool {
         let truth = self.place.truth.as_ref();
         truth.is_none_or(|truth| truth.borrow().holds(self.paths.at, began))
+    }
+
+    /// Whether its gateway has been active since then.
+    pub(super) fn knows_since(&self, began: Time) -> bool {
+        let truth = self.place.truth.as_ref();
+        truth.is_none_or(|truth| truth.borrow().knows(self.paths.at, began))
     }
 
     /// Whether its gateway may not have known since then that another one is active.
@@ -110,10 +122,10 @@ impl Initiator {
 
     pub(super) fn connected(&mut self, socket: Handle) {
         let plan = Plan {
-            initiator: format!("iqn.2026-11.io.lunette:initiator-{}", self.host),
+            initiator: format!("iqn.2026-11.io.lunette:initiator-{}", self.paths.name.unwrap_or(self.host)),
             alias: None,
             target: Some(self.place.target.clone()),
-            isid: [0x80, 0, 0, 0, 0, 1],
+            isid: [0x80, 0, 0, 0, 0, 1 + self.paths.session],
             chap: None,
             offers: self.offers,
             text_bytes: 8192,

@@ -39,14 +39,7 @@ impl Initiator {
                     // Its data shows how much that is.
                     return Ok((GOOD_WORD, Fate::Done));
                 }
-                let moved = match task.kind {
-                    Kind::Read(_) if task.compares.is_none() => completion.read_bytes,
-                    // VERIFY sends the data that it compares.
-                    Kind::Read(_) => completion.write_bytes,
-                    Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
-                    Kind::Order(_) => completion.write_bytes,
-                    Kind::Flush | Kind::Allocation(_) => bytes,
-                };
+                let moved = moved(task, completion);
                 if moved != bytes || completion.residual != Residual::None {
                     return Err(format!("GOOD for {moved} of {bytes} bytes, {}", completion.residual));
                 }
@@ -62,6 +55,9 @@ impl Initiator {
                     code::ACCESS_STATE_TRANSITION => Ok((STANDBY_WORD, Fate::Unsure)),
                     _ => Ok((FAILED_WORD, Fate::Unsure)),
                 }
+            }
+            CHECK_CONDITION if key != UNIT_ATTENTION && matches!(task.kind, Kind::Modes | Kind::Move) => {
+                Ok((FAILED_WORD, Fate::Refused))
             }
             CHECK_CONDITION if key == ILLEGAL_REQUEST && matches!(task.kind, Kind::Order(_)) => {
                 Ok((ILLEGAL_WORD, Fate::Refused))
@@ -85,5 +81,17 @@ impl Initiator {
             }
             _ => Err(format!("command {} ended with status {status:#04x}, sense {sense:02x?}", task.id.slot)),
         }
+    }
+}
+
+/// How many bytes a command has moved that ended with GOOD status.
+fn moved(task: &Task, completion: &Completion) -> u32 {
+    match task.kind {
+        Kind::Read(_) if task.compares.is_none() => completion.read_bytes,
+        // VERIFY sends the data that it compares.
+        Kind::Read(_) => completion.write_bytes,
+        Kind::Write(..) | Kind::Durable(..) | Kind::Order(_) | Kind::Move => completion.write_bytes,
+        Kind::Modes => completion.read_bytes,
+        Kind::Flush | Kind::Allocation(_) => task.places.len(),
     }
 }

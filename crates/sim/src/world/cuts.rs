@@ -12,7 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What can be left out.
-const FLAGS: [&str; 21] = [
+const FLAGS: [&str; 22] = [
     "limits",
     "chain",
     "quarrel",
@@ -34,6 +34,7 @@ const FLAGS: [&str; 21] = [
     "logouts",
     "returns",
     "flushes",
+    "wants",
 ];
 /// What can be reduced.
 const NUMBERS: [&str; 5] = ["initiators", "cores", "units", "depth", "micros"];
