@@ -446,7 +446,7 @@ impl<I: Io> Core<I> {
             Message::Reinstate { serial, core, waiting_login } => self.reinstate(serial, core, waiting_login),
             Message::Reinstated { waiting_login } => self.reinstated(waiting_login),
             Message::LoginAbandoned { core, waiting_login } => self.login_abandoned(core, waiting_login),
-            Message::QuiesceNexus(requester) => self.quiesce_nexus(requester),
+            Message::QuiesceNexus(requester, quiets) => self.quiesce_nexus(requester, quiets),
             Message::NexusQuiesced(requester) => self.nexus_quiesced(requester),
             Message::DeviceFailed { name } => self.device_failed(&name),
             Message::CloseTarget { target, requester } => self.close_target(target, requester),

@@ -141,8 +141,9 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The connection.
         waiting_login: Key,
     },
-    /// Send [`Message::NexusQuiesced`] once no RDMA is under way on this core's connections for tasks of this nexus that have ended.
-    QuiesceNexus(Requester),
+    /// Send [`Message::NexusQuiesced`] once no RDMA is under way on this core's connections for tasks of this nexus
+    /// that have ended, and no other gateway may yet execute a request of tasks that were aborted here.
+    QuiesceNexus(Requester, Quiets),
     /// None is under way on that core.
     NexusQuiesced(Requester),
     /// The RDMA device with this name has failed.
@@ -237,6 +238,15 @@ pub(crate) enum Message<I: Io = Uring> {
     /// A stopping core has no connection and no task left. It keeps serving its units' homes until all cores
     /// have sent this.
     Drained,
+}
+
+/// Whose tasks a function has ended, as far as another gateway may yet execute their requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Quiets {
+    /// Units that gateways share.
+    pub(crate) units: Arc<[u32]>,
+    /// Of all nexuses, not only of the requester's.
+    pub(crate) of_all: bool,
 }
 
 /// Notifies whoever waits for all cores; false: not all that was acknowledged is durable.

@@ -2,7 +2,7 @@
 
 mod manage;
 
-use crate::message::Requester;
+use crate::message::{Quiets, Requester};
 use crate::slots::Key;
 use proto::services::FunctionResponse;
 
@@ -16,8 +16,10 @@ struct Function {
     homes: usize,
     /// Its connection has ended, and waits for these answers.
     is_awaited: bool,
-    /// How many cores have yet to report its nexus quiet; `None`: they were not asked.
+    /// How many cores have yet to report it quiet; `None`: they were not asked.
     unquiesced_cores: Option<usize>,
+    /// What has to be quiet.
+    quiets: Quiets,
     /// The response to give then.
     response: FunctionResponse,
     /// Number of the target whose sessions end before the response, and the requester's with it (TARGET COLD
@@ -32,8 +34,8 @@ struct Function {
 pub(super) struct Functions {
     /// Those that arrived on this core.
     open: Vec<Function>,
-    /// Those, of any core, that wait until no RDMA of their nexus's tasks is under way here.
-    pub(super) requesters: Vec<Requester>,
+    /// Those, of any core, that wait until nothing of what they have ended is under way here.
+    pub(super) requesters: Vec<(Requester, Quiets)>,
 }
 
 impl Functions {

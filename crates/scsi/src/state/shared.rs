@@ -140,7 +140,14 @@ impl Draft {
         if unit.is_shared() && !self.is_adopted && self.policy.decides() {
             let before = self.policy.news.as_deref().cloned().unwrap_or_default();
             let ports = PortNames::of(&unit.ports, &self.policy.others);
-            self.policy.news = Some(Arc::new(before.with(&self.attentions, &self.aborts, sender, ports)));
+            // A store that came back is no other medium to other gateways; START STOP UNIT changes it for all, and
+            // gateways of earlier versions, one at a time, do not know that.
+            let is_known = |(who, attention): &&(Who, UnitAttention)| {
+                *attention != UnitAttention::MediumChanged
+                    || (unit.is_shared_by_all() && matches!(who, Who::Others(_)))
+            };
+            let attentions: Vec<_> = self.attentions.iter().filter(is_known).cloned().collect();
+            self.policy.news = Some(Arc::new(before.with(&attentions, &self.aborts, sender, ports)));
         }
     }
 

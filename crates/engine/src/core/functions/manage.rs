@@ -9,13 +9,14 @@ use crate::core::connection::COLD_RESET;
 use crate::core::lun::{LunState, NO_UNIT};
 use crate::core::session::group;
 use crate::core::task::Task;
-use crate::message::{Message, Origin, Requester, Waiter};
+use crate::message::{Message, Origin, Quiets, Requester, Waiter};
 use crate::slots::Key;
 use proto::services::Function as Asked;
 use proto::services::{Down, FunctionId, FunctionResponse};
 use reactor::io::Io;
 use scsi::home::Aborted;
 use scsi::{HomeReply, HomeRequest};
+use std::sync::Arc;
 
 impl<I: Io> Core<I> {
     /// A task management request arrived.
@@ -38,6 +39,7 @@ impl<I: Io> Core<I> {
             homes: 0,
             is_awaited: false,
             unquiesced_cores: (!is_of_channels).then_some(0),
+            quiets: Quiets { units: Arc::default(), of_all: reaches_others(asked) },
             response: FunctionResponse::Complete,
             cold: None,
             unclosed: Some(0),
@@ -75,6 +77,11 @@ impl<I: Io> Core<I> {
             return self.function_done(connection, id, FunctionResponse::NoUnit);
         };
         function.homes = requests.len();
+        let shared = |(unit, _): &(u32, _)| self.is_shared(*unit).then_some(*unit);
+        function.quiets.units = requests.iter().filter_map(shared).collect();
+        if !function.quiets.units.is_empty() {
+            function.unquiesced_cores = None;
+        }
         for (unit, request) in requests {
             self.ask_home(unit, Waiter::Function(requester), request);
         }
@@ -116,8 +123,7 @@ impl<I: Io> Core<I> {
     fn recall_functions(&mut self, connection: Key) {
         let Some(conn) = self.connections.get(connection) else { return };
         let units = conn.luns.iter().map(|state| state.unit);
-        let is_shared = |unit: &u32| self.units.get(*unit).is_some_and(|unit| unit.view.unit.is_shared());
-        let mut units: Vec<u32> = units.filter(is_shared).collect();
+        let mut units: Vec<u32> = units.filter(|unit| self.is_shared(*unit)).collect();
         units.sort_unstable();
         units.dedup();
         let functions = self.functions.open.iter().filter(|one| one.is_of(connection) && one.homes > 0);
@@ -128,6 +134,10 @@ impl<I: Io> Core<I> {
                 self.post(self.units[*unit].home_core, Message::Recall { unit: *unit, origin });
             }
         }
+    }
+
+    fn is_shared(&self, unit: u32) -> bool {
+        self.units.get(unit).is_some_and(|unit| unit.view.unit.is_shared())
     }
 
     /// A home has answered one of the function's requests.
@@ -214,9 +224,9 @@ impl<I: Io> Core<I> {
         let cores = self.cores();
         let function = &mut self.functions.open[index];
         function.unquiesced_cores = Some(cores);
-        let requester = function.requester;
+        let (requester, quiets) = (function.requester, function.quiets.clone());
         for core in 0..cores {
-            self.post(core, Message::QuiesceNexus(requester));
+            self.post(core, Message::QuiesceNexus(requester, quiets.clone()));
         }
     }
 

@@ -312,6 +312,7 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn settled(&mut self, task: Key) {
         self.release_publications(task);
         self.function_settled(task);
+        self.report_quiesced();
         self.connection_settled(task);
     }
 
@@ -368,3 +369,6 @@ fn reserver(request: &HomeRequest) -> Option<NexusId> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,8 @@
 use super::Quiescing;
 use crate::core::Core;
 use crate::core::buffer::Purpose;
-use crate::message::{Message, Requester};
+use crate::core::task::{State, Task};
+use crate::message::{Message, Quiets, Requester};
 use crate::slots::Key;
 use proto::services::TaskId;
 use reactor::io::Io;
@@ -70,21 +71,32 @@ impl<I: Io> Core<I> {
 
     /// A function of this nexus must not be answered while RDMA of tasks that it has ended is in progress,
     /// here or on other channels: its initiator reuses its buffers after that.
-    pub(in crate::core) fn quiesce_nexus(&mut self, requester: Requester) {
-        self.functions.requesters.push(requester);
+    /// Nor while another gateway may execute what tasks requested that it has ended.
+    pub(in crate::core) fn quiesce_nexus(&mut self, requester: Requester, quiets: Quiets) {
+        self.functions.requesters.push((requester, quiets));
         self.report_quiesced();
     }
 
-    fn report_quiesced(&mut self) {
+    pub(in crate::core) fn report_quiesced(&mut self) {
         let mut requesters = std::mem::take(&mut self.functions.requesters);
-        requesters.retain(|requester| {
-            let is_busy = self.is_busy(requester.nexus);
+        requesters.retain(|(requester, quiets)| {
+            let is_busy = self.is_busy(requester.nexus) || self.is_requesting(requester.nexus, quiets);
             if !is_busy {
                 self.post(requester.core, Message::NexusQuiesced(*requester));
             }
             is_busy
         });
         self.functions.requesters = requesters;
+    }
+
+    /// Whether the request of an aborted task may yet be executed.
+    fn is_requesting(&self, nexus: NexusId, quiets: &Quiets) -> bool {
+        let is_its = |task: &Task| self.connections.get(task.origin).is_some_and(|conn| conn.nexus == nexus);
+        let is_one = |task: &Task| {
+            let is_meant = quiets.units.contains(&task.unit) && task.aborted && task.state == State::AtHome;
+            is_meant && (quiets.of_all || is_its(task))
+        };
+        !quiets.units.is_empty() && self.tasks.iter().any(|(_, task)| is_one(task))
     }
 
     /// Whether RDMA of ended tasks of this nexus is in progress on this core.

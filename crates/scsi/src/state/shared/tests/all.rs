@@ -226,6 +226,15 @@ fn a_medium_that_is_ejected_or_stopped_at_one_gateway_is_so_at_the_others() {
     // The requester knows.
     assert_eq!(adopt(&mut serving, Role::Serving, &state), ([vec![], changed], [None, None]));
     serving.read(TestUnitReady {}).assert_good();
+    // A store that was away is the same medium.
+    active.ask(HomeRequest::StoreFailed("away".into()));
+    active.ask(HomeRequest::StoreChanged(active.view.policy.traits));
+    assert!(active.nexuses[1].attentions.contains(&UnitAttention::MediumChanged));
+    let request = set_modes(&mut active, 0, |modes| modes.queue_error = 3);
+    active.ask(request);
+    let state = saved(&mut active);
+    let modes = vec![UnitAttention::ModeChanged];
+    assert_eq!(adopt(&mut serving, Role::Serving, &state).0, [modes.clone(), modes]);
 }
 
 /// The operation codes of REPORT SUPPORTED OPERATION CODES.
