@@ -1,7 +1,7 @@
 # One disk through two gateways that share a Ceph image, under dm-multipath with ALUA, set up as in docs/cluster.md. It has a file system
 # and a load that verifies its writes, while the active gateway is killed, hangs for a minute, and is cut off on either side, the OSD is
 # killed, and both gateways are restarted one after the other. No error reaches the file system, no byte is wrong, and the longest wait
-# is printed.
+# is printed. Before that both paths make reservations, and after it SET TARGET PORT GROUPS moves the disk.
 
 path_of() {
     case $1 in a) echo "$path_a" ;; b) echo "$path_b" ;; esac
@@ -186,6 +186,7 @@ defaults {
 }
 END
 multipathd -d -s >/tmp/multipathd.log 2>&1 &
+multipathd=$!
 until [ -b /dev/dm-0 ]; do usleep 100000; done
 until_standby "$(other "$gateway")"
 multipath -ll
@@ -193,15 +194,27 @@ multipath -ll
 step 'the target port groups as each gateway reports them'
 for path in $path_a $path_b; do sg_rtpg --decode "$path"; done
 
-step 'a reservation through the active gateway, reported by the other one'
-sg_persist --out --register --param-sark=0x1234 "$(path_of "$gateway")"
-sg_persist --out --reserve --param-rk=0x1234 --prout-type=1 "$(path_of "$gateway")"
-until sg_persist --in --read-reservation "$(path_of "$(other "$gateway")")" | grep -q 'Key=0x1234'; do usleep 200000; done
+step 'registrations by both paths, and a reservation by the one in standby'
+active_path=$(path_of "$gateway")
+standby_path=$(path_of "$(other "$gateway")")
+sg_persist --out --register --param-sark=0x1234 "$active_path"
+sg_persist --out --register --param-sark=0x5678 "$standby_path"
+sg_persist --out --reserve --param-rk=0x5678 --prout-type=5 "$standby_path"
 for path in $path_a $path_b; do
+    # What one gateway does, the other one shows a little later.
+    until sg_persist --in --read-reservation "$path" | grep -q 'Key=0x5678'; do usleep 200000; done
     sg_persist --in --read-keys "$path"
     sg_persist --in --read-reservation "$path"
 done
-sg_persist --out --clear --param-rk=0x1234 "$(path_of "$gateway")"
+step 'preempted by the active path, and preempted again by the one in standby'
+sg_persist --out --preempt --param-rk=0x1234 --param-sark=0x5678 --prout-type=5 "$active_path"
+until sg_persist --in --read-reservation "$standby_path" | grep -q 'Key=0x1234'; do usleep 200000; done
+readiness "$(other "$gateway")"
+sg_persist --out --register --param-sark=0x5678 "$standby_path"
+sg_persist --out --preempt-abort --param-rk=0x5678 --param-sark=0x1234 --prout-type=5 "$standby_path"
+until sg_persist --in --read-reservation "$active_path" | grep -q 'Key=0x5678'; do usleep 200000; done
+readiness "$gateway"
+sg_persist --out --clear --param-rk=0x5678 "$standby_path"
 
 disk=/dev/dm-0
 fill
@@ -229,3 +242,20 @@ step fsck.ext4
 fsck.ext4 -f -n $disk
 read_again
 multipath -ll
+
+step 'the initiator moves the disk'
+# What would use the paths meanwhile.
+kill $multipathd
+wait $multipathd || true
+multipath -F
+host explicit a
+host explicit b
+gateway=$(active)
+next=$(other "$gateway")
+case $next in a) states='--state=0,2 --tp=1,2' ;; b) states='--state=2,0 --tp=1,2' ;; esac
+# It stays for six times the takeover time after it has moved.
+# shellcheck disable=SC2086
+until sg_stpg $states "$(path_of "$next")"; do sleep 2; done
+until_active "$next"
+[ "$(readiness "$gateway")" = 2 ]
+for path in $path_a $path_b; do sg_rtpg --decode "$path"; done

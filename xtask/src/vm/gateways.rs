@@ -5,9 +5,8 @@ use super::daemon::Daemon;
 use super::guest::Host;
 use crate::command::{Result, administration, succeed};
 use std::fs;
-use std::io;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[allow(clippy::expect_used, clippy::panic, reason = "a test's")]
 #[path = "../../../crates/store/tests/support/ceph.rs"]
@@ -29,6 +28,8 @@ const IMAGE_BYTES: u64 = 256 << 20;
 pub(super) struct Gateways {
     ceph: Ceph,
     gateways: [Daemon; 2],
+    /// Of their configuration files and logs.
+    directory: PathBuf,
 }
 
 impl Gateways {
@@ -42,20 +43,33 @@ impl Gateways {
         ip(&format!("route add blackhole {RANGE}"))?;
         let ceph = Ceph::persistent_at(CLUSTER);
         ceph.create(IMAGE, IMAGE_BYTES);
-        let mut gateways = Self { gateways: NAMES.map(|name| daemon(program, directory, name)), ceph };
-        for (gateway, number) in (1..).zip(NAMES) {
-            link_up(number, gateway)?;
-            let text = configuration(number, gateway, &gateways.ceph.conf());
-            let fault = |error: io::Error| format!("{}: {error}", directory.display());
-            fs::write(directory.join(format!("{number}.toml")), text).map_err(fault)?;
+        let daemons = NAMES.map(|name| daemon(program, directory, name));
+        let mut gateways = Self { gateways: daemons, ceph, directory: directory.to_owned() };
+        for (number, name) in (1..).zip(NAMES) {
+            link_up(name, number)?;
+            gateways.configure(name, number, "")?;
         }
         gateways.gateways.iter_mut().try_for_each(Daemon::serve)?;
         Ok(gateways)
     }
 
     fn gateway(&mut self, name: &str) -> Result<&mut Daemon> {
-        let place = NAMES.iter().position(|known| *known == name);
-        place.map(|place| &mut self.gateways[place]).ok_or_else(|| format!("there is no gateway {name}"))
+        index(name).map(|index| &mut self.gateways[index])
+    }
+
+    /// Writes the configuration file of a gateway, with these further lines.
+    fn configure(&self, name: &str, number: u8, more: &str) -> Result {
+        let text = configuration(name, number, &self.ceph.conf()) + more;
+        let file = self.directory.join(format!("{name}.toml"));
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
+    }
+
+    /// Lets initiators move the disk to this gateway.
+    fn make_explicit(&mut self, name: &str) -> Result {
+        let number = index(name)? as u8 + 1;
+        let group = format!("\n[[portal_group]]\ngroup = {number}\nexplicit = true\n");
+        self.configure(name, number, &group)?;
+        self.gateway(name)?.signal("HUP")
     }
 }
 
@@ -70,6 +84,7 @@ impl Host for Gateways {
             ["serve", name] => self.gateway(name)?.serve()?,
             ["freeze", name] => self.gateway(name)?.signal("STOP")?,
             ["continue", name] => self.gateway(name)?.signal("CONT")?,
+            ["explicit", name] => self.make_explicit(name)?,
             // `guest` or `cluster`, as in the links' names.
             ["cut", side, name] => ip(&format!("link set {side}-{name} down"))?,
             ["mend", side, name] => ip(&format!("link set {side}-{name} up"))?,
@@ -86,6 +101,10 @@ impl Host for Gateways {
         let logs = NAMES.iter().zip(&self.gateways);
         logs.map(|(name, gateway)| format!("gateway {name}:\n{}\n", gateway.last_lines())).collect()
     }
+}
+
+fn index(name: &str) -> Result<usize> {
+    NAMES.iter().position(|known| *known == name).ok_or_else(|| format!("there is no gateway {name}"))
 }
 
 /// Creates the network of a gateway: it sees this machine as 198.18.N.1, and the guest sees it as 198.18.N.2.
