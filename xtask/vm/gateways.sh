@@ -253,9 +253,11 @@ host explicit b
 gateway=$(active)
 next=$(other "$gateway")
 case $next in a) states='--state=0,2 --tp=1,2' ;; b) states='--state=2,0 --tp=1,2' ;; esac
-# It stays for six times the takeover time after it has moved.
-# shellcheck disable=SC2086
-until sg_stpg $states "$(path_of "$next")"; do sleep 2; done
-until_active "$next"
+# It stays where it is for six times the takeover time after it has moved. sg_stpg's exit status is 0 then, too.
+until [ "$(readiness "$next")" = 0 ]; do
+    # shellcheck disable=SC2086
+    sg_stpg $states "$(path_of "$next")"
+    sleep 2
+done
 [ "$(readiness "$gateway")" = 2 ]
 for path in $path_a $path_b; do sg_rtpg --decode "$path"; done
