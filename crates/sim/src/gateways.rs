@@ -9,6 +9,7 @@ mod orders;
 mod plan;
 mod post;
 mod rados;
+mod reloads;
 
 use crate::attention::Attentions;
 use crate::initiator::{Aim, Checks, Initiator, Place, Protocol};
@@ -207,6 +208,7 @@ impl Play for Scene {
                 ));
             }
         }
+        self.go_on_reloading(member)?;
         self.look_around(member);
         Ok(())
     }
@@ -300,6 +302,7 @@ impl Scene {
         self.aim(Aim::Settle, "what was begun ends", |scene| {
             scene.initiators.iter().all(Initiator::is_settled)
                 && scene.members.iter().filter(|member| member.is_active()).count() == 1
+                && scene.knows_groups()
         })?;
         self.aim(Aim::Leave, "all sessions end", |scene| {
             let mut daemons = scene.members.iter_mut().filter_map(|member| member.daemon.as_mut());

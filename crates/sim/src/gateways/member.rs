@@ -4,6 +4,7 @@ use super::change::Change;
 use super::image::Image;
 use super::plan::Plan;
 use super::rados::Client;
+use super::reloads::Reload;
 use crate::directory::Directory;
 use crate::kernel::Kernel;
 use crate::net::Shared;
@@ -13,6 +14,7 @@ use config::Config;
 use engine::world::Cores;
 use fastrand::Rng;
 use proto::time::Time;
+use reactor::io::Handle;
 use reactor::packet::Setup;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -59,10 +61,19 @@ pub(super) struct Member {
     pub(super) is_watching: bool,
     /// How often its gateway has looked again at once.
     pub(super) spins: u32,
+    /// The group of its second portal, if it has one, where that listens once a reload has added it, and the reload under way.
+    pub(super) extra: Option<u16>,
+    pub(super) door: Option<Handle>,
+    pub(super) reload: Option<Reload>,
 }
 
 pub(super) fn name(member: usize) -> String {
     format!("gw{member}")
+}
+
+/// Its second portal.
+fn second_portal(member: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 1, member as u8 + 1], 3260))
 }
 
 pub(super) fn portal(member: usize) -> SocketAddr {
@@ -90,6 +101,9 @@ impl Member {
             change: None,
             is_watching: false,
             spins: 0,
+            extra: None,
+            door: None,
+            reload: None,
         }
     }
 
@@ -118,7 +132,7 @@ impl Member {
         self.paused_until > now
     }
 
-    fn config(&self, plan: &Plan) -> Config {
+    pub(super) fn config(&self, plan: &Plan) -> Config {
         let (name, group, portal) = (name(self.number), self.number + 1, portal(self.number));
         let text = format!(
             "poll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\n\n[cluster]\nname = \"c\"\n\
@@ -128,6 +142,11 @@ impl Member {
         );
         let explicit = if plan.wants > 0 { "explicit = true\n" } else { "" };
         let text = text + &format!("\n[[portal_group]]\ngroup = {group}\n{explicit}");
+        let extra = self.extra.map(|group| {
+            let portal = second_portal(self.number);
+            format!("\n[[portal]]\nlisten = \"{portal}\"\ngroup = {group}\n\n[[portal_group]]\ngroup = {group}\n{explicit}")
+        });
+        let text = text + &extra.unwrap_or_default();
         let config = Config::from_toml(&text, Path::new("gateway.toml"));
         let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
         config.cores = (0..self.cores).collect();
@@ -139,7 +158,9 @@ impl Member {
     /// It is started, as this client.
     pub(super) fn start(&mut self, plan: &Plan, net: &Shared, client: Client) {
         let config = self.config(plan);
-        let listener = net.borrow_mut().listen(portal(self.number));
+        let listen = |portal: &config::Portal| net.borrow_mut().listen(portal.listen);
+        let listeners: Vec<Handle> = config.portals.iter().map(listen).collect();
+        self.door = listeners.get(1).copied();
         let size_bytes = u64::from(plan.blocks * BLOCK_BYTES);
         self.image = Image::new(client, size_bytes, plan.takeover.min(Duration::from_secs(20)));
         let (first, life) = (self.first, self.life);
@@ -151,8 +172,7 @@ impl Member {
         let lines = |_: &Setup<'_>, _| Ok(Vec::new());
         let directory = Box::new(Directory::new(Rng::with_seed(0), 0));
         let stores = vec![(self.image.clone() as _, Arc::default())];
-        let cores =
-            Cores::new(config, stores, vec![listener], directory, lines, kernel).expect("descriptors");
+        let cores = Cores::new(config, stores, listeners, directory, lines, kernel).expect("descriptors");
         let mut daemon = Daemon::new(cores, self.cores, self.first, self.first + self.cores);
         daemon.cores.open_shared(0, self.image.clone());
         daemon.wake(net);
@@ -169,8 +189,10 @@ impl Member {
     pub(super) fn is_gone(&mut self, net: &Shared) {
         self.life += 1;
         (self.daemon, self.waits, self.change) = (None, None, None);
+        (self.reload, self.door) = (None, None);
         let net = &mut *net.borrow_mut();
         net.kill(portal(self.number));
+        net.kill(second_portal(self.number));
         self.continues(net);
     }
 

@@ -23,7 +23,7 @@ impl Scene {
         let (member, what, short, long) = {
             let rng = &mut self.net.borrow_mut().rng;
             let member = rng.usize(0..self.members.len());
-            (member, rng.u32(0..12), rng.u64(0..3_000), rng.u64(0..100_000))
+            (member, rng.u32(0..14), rng.u64(0..3_000), rng.u64(0..100_000))
         };
         let time = Duration::from_millis(if what.is_multiple_of(2) { short } else { long });
         match what {
@@ -48,6 +48,7 @@ impl Scene {
                 self.osds_until[osd] = self.net.borrow().now.after(time / 4);
             }
             10 => self.activate(member),
+            11..13 => self.reload(member),
             _ => {
                 self.stop(member);
                 self.later(ENDS_WITHIN + self.plan.takeover, Step::Starts { member });
