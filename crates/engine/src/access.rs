@@ -16,7 +16,7 @@ use wire::srp::RejectReason;
 const DRAINED: &str = "the portal is drained";
 
 /// The configuration as protocol machines see it.
-pub(crate) struct Directory {
+pub(crate) struct ConfiguredAccess {
     config: Arc<Config>,
     /// The targets, in order.
     targets: Vec<Arc<Named>>,
@@ -39,14 +39,14 @@ pub(crate) struct Login<'a> {
     pub(crate) is_srp: bool,
 }
 
-impl Directory {
+impl ConfiguredAccess {
     pub(crate) fn new(
         config: Arc<Config>,
         targets: Vec<Arc<Named>>,
         addresses: Vec<SocketAddr>,
         registry: Arc<Registry>,
     ) -> Self {
-        Directory { config, targets, addresses, registry }
+        ConfiguredAccess { config, targets, addresses, registry }
     }
 
     /// The sessions.
@@ -60,20 +60,20 @@ impl Directory {
     }
 
     /// Whether a login granted under `before` is granted in the same way now.
-    pub(crate) fn grants_as(&self, before: &Directory, login: &Login<'_>) -> bool {
-        let of = |directory: &Directory| {
-            let portal = directory.portal_of(login.local)?;
-            let all = &directory.config.targets;
+    pub(crate) fn grants_as(&self, before: &ConfiguredAccess, login: &Login<'_>) -> bool {
+        let of = |access: &ConfiguredAccess| {
+            let portal = access.portal_of(login.local)?;
+            let all = &access.config.targets;
             let index = all.iter().position(|target| target.name.eq_ignore_ascii_case(login.target))?;
             let is_reached = if login.is_srp {
-                directory.config.srp_target(portal) == Some(index)
+                access.config.srp_target(portal) == Some(index)
             } else {
                 all[index].portals.contains(&portal)
             };
             let group = all[index].group_of(login.initiator, login.from);
             let terms = group.map(|group| (group.deny, group.chap.clone(), group.queue_depth));
             let of_target = (all[index].groups.is_empty(), all[index].queue_depth);
-            let listens = &directory.config.portals[portal];
+            let listens = &access.config.portals[portal];
             let portal = (listens.group, listens.drain.is_some(), listens.redirect);
             Some((portal, is_reached, of_target, terms))
         };
@@ -138,7 +138,7 @@ impl Directory {
     }
 }
 
-impl Access for Directory {
+impl Access for ConfiguredAccess {
     fn authorize(
         &self,
         initiator: &str,
@@ -249,7 +249,7 @@ fn shown_keys(keys: &[(&str, &str)]) -> String {
     keys.join(" ")
 }
 
-impl srp::login::Access for Directory {
+impl srp::login::Access for ConfiguredAccess {
     fn admit(&self, applicant: &srp::login::Applicant) -> Result<bool, (RejectReason, String)> {
         let srp::login::Applicant { from, portal, initiator_port, target_port, keeps_others } = applicant;
         let (initiator, target) = (srp::login::port_name(initiator_port), srp::login::port_name(target_port));
@@ -315,11 +315,11 @@ mod tests {
     use crate::registry::Place;
     use config::ServeOptions;
 
-    fn directory(config: Config, addresses: Vec<SocketAddr>, registry: Arc<Registry>) -> Directory {
+    fn access(config: Config, addresses: Vec<SocketAddr>, registry: Arc<Registry>) -> ConfiguredAccess {
         let named =
             |(number, target): (usize, &Target)| Arc::new(Named { number, name: target.name.clone() });
         let targets = config.targets.iter().enumerate().map(named).collect();
-        Directory::new(Arc::new(config), targets, addresses, registry)
+        ConfiguredAccess::new(Arc::new(config), targets, addresses, registry)
     }
 
     #[test]
@@ -332,18 +332,18 @@ mod tests {
         only_v6.portals = vec![1];
         config.targets.push(only_v6);
         let addresses = config.portals.iter().map(|portal| portal.listen).collect();
-        let directory = directory(config, addresses, Arc::default());
+        let access = access(config, addresses, Arc::default());
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let (v4, v6) = (at("192.0.2.1:3260"), at("[2001:db8::1]:3260"));
         let group = |target: &str, portal: SocketAddr| {
-            directory.authorize("iqn.a:i", Some(target), portal, portal, [0; 6]).map(|grant| grant.group)
+            access.authorize("iqn.a:i", Some(target), portal, portal, [0; 6]).map(|grant| grant.group)
         };
         assert_eq!(group("iqn.2026-11.io.lunette:disk", v4).ok(), Some(1));
         assert_eq!(group("iqn.2026-11.io.lunette:disk", v6).ok(), Some(2));
         assert_eq!(group("iqn.2026-11.a:six", v6).ok(), Some(2));
         assert!(matches!(group("iqn.2026-11.a:six", v4), Err(Refusal::NotFound)));
         let listed = |portal: SocketAddr| -> Vec<(String, Vec<(SocketAddr, u16)>)> {
-            let records = directory.send_targets("iqn.a:i", portal, portal, SendTargets::All);
+            let records = access.send_targets("iqn.a:i", portal, portal, SendTargets::All);
             records.into_iter().map(|record| (record.name, record.portals)).collect()
         };
         let disk = "iqn.2026-11.io.lunette:disk".to_owned();
@@ -363,9 +363,9 @@ mod tests {
             let config = Config::from_toml(&text, std::path::Path::new("lunette.toml"));
             let config = config.unwrap_or_else(|problems| panic!("{problems}"));
             let addresses = vec![config.portals[0].listen];
-            let (directory, local) =
-                (directory(config, addresses, Arc::default()), to.parse().expect("an address"));
-            directory.authorize("iqn.a:i", Some("iqn.2026-11.a:disk"), local, local, [0; 6])
+            let (access, local) =
+                (access(config, addresses, Arc::default()), to.parse().expect("an address"));
+            access.authorize("iqn.a:i", Some("iqn.2026-11.a:disk"), local, local, [0; 6])
         };
         let there = "192.0.2.1:3260";
         for keys in ["", "drain = '30s'"] {
@@ -394,9 +394,9 @@ mod tests {
         let config = Config::from_toml(TEXT, std::path::Path::new("lunette.toml"));
         let config = config.unwrap_or_else(|problems| panic!("{problems}"));
         let portal = config.portals[0].listen;
-        let directory = directory(config, vec![portal], Arc::default());
+        let access = access(config, vec![portal], Arc::default());
         let by_iscsi = |name: &str| {
-            let grant = directory.authorize(name, Some("iqn.2026-11.a:disk"), portal, portal, [0; 6]);
+            let grant = access.authorize(name, Some("iqn.2026-11.a:disk"), portal, portal, [0; 6]);
             grant.expect("it may log in").queue_depth
         };
         assert_eq!([by_iscsi("iqn.a:few"), by_iscsi("iqn.a:many")], [Some(4), Some(64)]);
@@ -404,7 +404,7 @@ mod tests {
             let (initiator_port, target_port) = (port.to_be_bytes(), [0; 16]);
             let (from, keeps_others) = (portal, false);
             let applicant = srp::login::Applicant { initiator_port, target_port, from, portal, keeps_others };
-            srp::login::Access::queue_depth(&directory, &applicant)
+            srp::login::Access::queue_depth(&access, &applicant)
         };
         assert_eq!([by_srp(0xf), by_srp(0x10)], [Some(4), Some(64)]);
     }
@@ -435,7 +435,7 @@ mod tests {
         assert_eq!((config.srp_target(0), config.srp_target(1)), (Some(1), Some(0)));
         let addresses: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
         let registry = Arc::new(Registry::default());
-        let directory = directory(config, addresses.clone(), registry.clone());
+        let access = access(config, addresses.clone(), registry.clone());
         let admit = |port: u128, from: &str, keeps_others: bool| {
             let applicant = srp::login::Applicant {
                 initiator_port: port.to_be_bytes(),
@@ -444,7 +444,7 @@ mod tests {
                 portal: addresses[0],
                 keeps_others,
             };
-            srp::login::Access::admit(&directory, &applicant)
+            srp::login::Access::admit(&access, &applicant)
         };
         let here = "192.0.2.9:9";
         assert_eq!(admit(0xb, here, false), Ok(false));
@@ -453,7 +453,7 @@ mod tests {
         assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && text.contains("requires CHAP"), "{text}");
         let (_, text) = why(admit(0xb00, here, false));
         let port = srp::login::port_name(&0xb00_u128.to_be_bytes());
-        let target = &directory.config.targets[1].name;
+        let target = &access.config.targets[1].name;
         assert_eq!(text, format!("no group of the target matches (initiator {port}, target {target})"));
         assert!(why(admit(0xb, "203.0.113.1:9", false)).1.starts_with("no group of the target matches"));
         for serial in 1..=CHANNELS_MAX as u64 {
@@ -468,7 +468,7 @@ mod tests {
         }
         assert_eq!(why(admit(0xd, here, false)).0, RejectReason::INSUFFICIENT_RESOURCES);
         assert_eq!(admit(0xb, here, false), Ok(true), "it replaces all");
-        let listed = directory.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
+        let listed = access.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
         let portals: Vec<_> = listed.into_iter().map(|record| record.portals).collect();
         assert_eq!(portals, [[(addresses[1], 1)]], "SRP's portal is not listed");
     }

@@ -116,8 +116,8 @@ fn mode(poll: config::Poll) -> Poll {
 /// How often deadlines of connections are checked.
 const TICK: Duration = Duration::from_millis(250);
 /// How long initiators get to log out when the daemon stops.
-const GOODBYE_SECONDS: u16 = 3;
-const GOODBYE: Duration = Duration::from_secs(GOODBYE_SECONDS as u64);
+const LOGOUT_SECONDS: u16 = 3;
+const LOGOUT_WITHIN: Duration = Duration::from_secs(LOGOUT_SECONDS as u64);
 
 impl<I: Io> Core<I> {
     /// A core with its lanes, and the homes that live on it.

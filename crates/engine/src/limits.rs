@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_what_was_asked_for_within_5_percent_however_late_cores_wake() {
+    fn a_second_has_what_was_requested_within_5_percent_however_late_cores_wake() {
         for late in [0, 70_000, 2_000_000, 15_000_000] {
             for rate in [100, 1000, 33_333, 1_000_000] {
                 for second in two_seconds(&limit(Some((rate, 0)), None), 4096, late) {

@@ -1,6 +1,6 @@
 //! Messages between cores and the daemon's own threads.
 
-use crate::access::Directory;
+use crate::access::ConfiguredAccess;
 use crate::core::lun::LunState;
 use crate::counters::Counters;
 use crate::events::Peer;
@@ -372,7 +372,7 @@ pub(crate) struct Facts {
     /// The version of the snapshot that admitted it.
     pub(crate) epoch: u64,
     /// The access rules when it connected, until it has logged in.
-    pub(crate) access: Option<Arc<Directory>>,
+    pub(crate) access: Option<Arc<ConfiguredAccess>>,
     /// Its login was answered.
     pub(crate) is_admitted: bool,
     /// When its initiator is to have logged out.

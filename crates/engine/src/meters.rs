@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_units_are_read_that_are_asked_for() {
+    fn only_requested_units_are_read() {
         let (daemon, _) = serve(1, &[HeldStore::new(), HeldStore::new()], |_| {});
         let meters = daemon.meters();
         let all: Vec<String> = meters.units().into_iter().map(|unit| unit.name).collect();

@@ -2,7 +2,7 @@
 
 mod offer;
 
-use crate::access::Directory;
+use crate::access::ConfiguredAccess;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::ports::Ports;
@@ -69,7 +69,7 @@ pub(crate) struct Served {
     /// Limits.
     pub(crate) limits: Limits,
     /// The access rules.
-    pub(crate) access: Arc<Directory>,
+    pub(crate) access: Arc<ConfiguredAccess>,
     /// The differences from the previous snapshot.
     pub(crate) delta: Delta,
 }
@@ -106,7 +106,7 @@ impl Served {
         let limits = Limits::of(&config, before.map(|before| (&*before.config, &before.limits)));
         let epoch = before.map_or(0, |before| before.epoch + 1);
         let addresses = endpoints.iter().map(|endpoint| endpoint.address).collect();
-        let access = Directory::new(config.clone(), targets.clone(), addresses, registry.clone());
+        let access = ConfiguredAccess::new(config.clone(), targets.clone(), addresses, registry.clone());
         let access = Arc::new(access);
         let delta = Delta::default();
         let served = Served {

@@ -5,7 +5,7 @@ mod device;
 
 pub(crate) use device::{DEPTHS, DeviceChannel};
 
-use crate::access::Directory;
+use crate::access::ConfiguredAccess;
 use crate::events::Refusal;
 use config::Transports;
 use proto::aoe::target::Target as AoeTarget;
@@ -56,7 +56,7 @@ pub(crate) enum Transport {
 
 /// A connection whose protocol is not known yet.
 pub(crate) struct Opening {
-    directory: Arc<Directory>,
+    access: Arc<ConfiguredAccess>,
     from: SocketAddr,
     portal: SocketAddr,
     offered: Transports,
@@ -97,16 +97,16 @@ pub(crate) struct Flushed {
 impl Transport {
     /// A newly accepted connection, whose peer is `from` at this `portal`.
     pub(crate) fn accepted(
-        directory: Arc<Directory>,
+        access: Arc<ConfiguredAccess>,
         from: SocketAddr,
         portal: SocketAddr,
         offered: Transports,
         now: Time,
     ) -> Transport {
-        let deadline = now.after(directory.iscsi_config().login_within);
+        let deadline = now.after(access.iscsi_config().login_within);
         let state = State::Waiting;
         let is_placed = false;
-        Transport::Opening(Opening { directory, from, portal, offered, deadline, is_placed, state })
+        Transport::Opening(Opening { access, from, portal, offered, deadline, is_placed, state })
     }
 
     /// The protocol that it was found to use, if its machine does not exist yet.
@@ -144,7 +144,7 @@ impl Transport {
         let Transport::Opening(opening) = self else { return };
         let State::Found(protocol) = opening.state else { return };
         let now = io.now();
-        let (access, from, portal) = (opening.directory.clone(), opening.from, opening.portal);
+        let (access, from, portal) = (opening.access.clone(), opening.from, opening.portal);
         let srp = access.srp_config();
         let config = TargetConfig { login_within: opening.deadline.since(now), ..access.iscsi_config() };
         *self = match protocol {
@@ -165,7 +165,7 @@ impl Transport {
     pub(crate) fn down(&mut self, now: Time, down: Down) {
         match self {
             Transport::Opening(opening) => {
-                if matches!(down, Down::Close | Down::Goodbye { .. }) {
+                if matches!(down, Down::Close | Down::RequestLogout { .. }) {
                     opening.state = State::Failed("closed before login by this side".into());
                 }
             }

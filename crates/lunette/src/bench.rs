@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_fio_s_words() {
+    fn options_are_named_as_in_fio() {
         let wanted = Job {
             rw: Rw::RandRw,
             rwmixread: 70,

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_asked_for_once_however_often_it_is_listed() {
+    fn a_page_is_requested_once_however_often_it_is_listed() {
         let mut count = 0;
         let listed = [0x83, 0xb0].repeat(2046);
         let mut report = Report { pages: listed, ..Report::default() };

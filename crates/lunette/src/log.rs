@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_nothing_of_a_stranger_that_is_not_text() {
+    fn what_peers_sent_is_escaped_in_a_line() {
         let text = Arc::new(Text::default());
         let subscriber = tracing_subscriber::fmt()
             .with_writer(text.clone())

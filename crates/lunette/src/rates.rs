@@ -245,7 +245,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn counters_that_began_anew_count_what_came_since() {
+    fn counters_that_restarted_count_from_zero() {
         let before = [lun("a", direction(1000, &[400, 600, 1000, 1000]))];
         let restarted = [lun("a", direction(10, &[10, 10, 10, 10]))];
         let load = load(&before, &restarted).expect("it is known");

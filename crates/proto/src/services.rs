@@ -236,7 +236,7 @@ pub enum Down {
         response: FunctionResponse,
     },
     /// Ask the initiator to log out, and close when it has or when `within_seconds` have passed.
-    Goodbye {
+    RequestLogout {
         /// Seconds.
         within_seconds: u16,
     },

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn spinning_in_vain_is_no_work() {
+    fn spinning_without_effect_is_no_work() {
         let mut poller = Poller::new(Poll::Always);
         let mut now = Time(0);
         for turn in 0..100u32 {

@@ -79,7 +79,7 @@ impl Session {
                 self.borrowed.extend(given);
             }
             6 if what == 0xfe => self.target.down(self.now, Down::Close),
-            6 if what == 0xf6 => self.target.down(self.now, Down::Goodbye { within_seconds: 2 }),
+            6 if what == 0xf6 => self.target.down(self.now, Down::RequestLogout { within_seconds: 2 }),
             6 => {
                 if let Some(task) = self.borrowed.pop() {
                     self.target.end_borrow(task);

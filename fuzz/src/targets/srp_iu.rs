@@ -179,7 +179,7 @@ impl Layer<Target> for Above {
             return machine.down(now, Down::FunctionDone { id, response: FunctionResponse::Complete });
         }
         if what == 0xff {
-            return machine.down(now, Down::Goodbye { within_seconds: 1 });
+            return machine.down(now, Down::RequestLogout { within_seconds: 1 });
         }
         if what == 0xfe {
             machine.notify_event(3, Sense::from_bytes(&[0x72; 8]));

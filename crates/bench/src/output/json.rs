@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_have_fio_s_words() {
+    fn rates_are_named_as_in_fio() {
         let job = Job { rate: Some(1 << 20), ..example().job };
         let options = options(&RunResult { job, ..example() });
         assert_eq!((&options["rate"], options.get("rate_iops")), (&json!("1048576"), None));

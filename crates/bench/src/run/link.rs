@@ -50,7 +50,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_portal_is_looked_at_from_time_to_time() {
+    fn a_portal_is_checked_from_time_to_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let portal = listener.local_addr().unwrap();
         let mut link = Link::new(portal).unwrap();

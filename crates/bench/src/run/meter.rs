@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_between_the_thread_and_who_collects() {
+    fn nothing_is_lost_between_the_thread_and_its_reader() {
         let post = Post::new();
         let (mut interval, mut seen, mut total) = (Interval::new(), 0, Tally::new());
         let record = |interval: &mut Interval| interval.tally.record(Direction::Write, 5, 1);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn sequential_blocks_follow_each_other_and_begin_anew() {
+    fn sequential_blocks_follow_each_other_and_wrap() {
         let mix = Mix::Only(Direction::Write);
         let mut pattern = Pattern { order: AccessOrder::Sequential(2), mix, blocks: 4 };
         let blocks: Vec<u64> = take(&mut pattern, 6).iter().map(|next| next.1).collect();

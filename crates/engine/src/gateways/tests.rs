@@ -3,7 +3,7 @@ use crate::state::files::System;
 use scsi::NexusId;
 
 #[test]
-fn a_thread_that_does_not_end_in_time_is_told_to_end_as_it_is() {
+fn a_thread_that_does_not_end_in_time_must_end_at_once() {
     let (inbox, events) = mpsc::channel();
     let (end, ended) = mpsc::channel();
     let running = Running { inbox, ended };

@@ -1,7 +1,7 @@
 //! Connections over an RDMA device: the same machines, over verbs.
 
 use super::RECEIVES_MAX;
-use crate::access::Directory;
+use crate::access::ConfiguredAccess;
 use crate::events::Refusal;
 use proto::iser::target::Target as IserTarget;
 use proto::services::{Down, Up};
@@ -48,7 +48,7 @@ impl DeviceChannel {
     pub(crate) fn new(
         pair: QueuePair,
         is_srp: bool,
-        access: Arc<Directory>,
+        access: Arc<ConfiguredAccess>,
         from: SocketAddr,
         portal: SocketAddr,
         now: Time,

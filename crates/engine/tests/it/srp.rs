@@ -389,7 +389,7 @@ fn a_unit_that_grew_is_reported_at_once() {
 }
 
 #[test]
-fn connections_that_do_not_log_in_keep_no_channel_out() {
+fn connections_that_do_not_log_in_block_no_channel() {
     let daemon = serve_with(&["ram:1M"], |config| config.logins_max = 8);
     let at = daemon.addresses()[0];
     let silent: Vec<TcpStream> = (0..32)

@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_can_be_given_back(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn what_is_printed_can_be_parsed_again(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let text = escaped(&bytes);
             prop_assert!(text.chars().all(is_printable));
             prop_assert_eq!(bytes_of(&text), Ok(Text(bytes)));

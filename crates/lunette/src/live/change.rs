@@ -194,7 +194,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_nothing_takes_back_is_named() {
+    fn what_cannot_be_rolled_back_is_named() {
         let config = |size: &str| {
             let text = format!(
                 "lun = [{{ name = 'a', file = '/srv/a', size = '{size}', serial = 'S' }}, {{ name = 'b', ram = '1M' }}]\n\

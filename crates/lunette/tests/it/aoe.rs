@@ -40,7 +40,7 @@ fn file(path: &Path, bytes: usize) -> &str {
 const DEPTH: u64 = 16;
 
 /// Verified load continues while frames are lost, duplicated and delayed, and after the line was cut.
-fn goes_on(network: &Network, load: &mut Load) {
+fn continues(network: &Network, load: &mut Load) {
     load.wait_for_progress();
     network.set(BAD);
     wait_until("every fault happens", || {
@@ -62,7 +62,7 @@ fn verified_load_sees_nothing_of_a_bad_line() {
     let network = Network::new(1500, 1);
     let daemon = serve(&network, &["ram:32M,aoe=1.1"], &[]);
     let mut load = Load::within(&network.initiator, URL, &["--bs", "4K", "--iodepth", "16"]);
-    goes_on(&network, &mut load);
+    continues(&network, &mut load);
     load.stop();
     daemon.stop();
 }
@@ -74,7 +74,7 @@ fn verified_load_with_jumbo_frames_sees_nothing_of_a_bad_line_and_of_a_killed_da
     let unit = format!("file:{},size=32M,aoe=1.1", directory.path().join("disk").display());
     let mut daemon = serve(&network, &[&unit], &[]);
     let mut load = Load::within(&network.initiator, URL, &["--bs", "16K", "--iodepth", "16"]);
-    goes_on(&network, &mut load);
+    continues(&network, &mut load);
     network.set(BAD);
     for _ in 0..2 {
         // A killed process takes nothing along that is already in its file.
@@ -358,7 +358,7 @@ fn wrong_frames_are_refused_or_ignored_and_do_nothing() {
 }
 
 #[test]
-fn floods_cost_bounded_memory_and_keep_nobody_out() {
+fn floods_cost_bounded_memory_and_block_nobody() {
     const FRAMES: usize = 100_000;
     /// How many are sent before an answer is awaited.
     const BURST: usize = 100;

@@ -79,7 +79,7 @@ fn sectors(guest: &mut AoeInitiator) -> u8 {
 }
 
 #[test]
-fn verified_load_goes_on_when_the_targets_interface_is_made_again() {
+fn verified_load_continues_when_the_targets_interface_is_made_again() {
     let network = Network::new(1500, 1);
     let host = Host::new(&network.target, 1500, ONE);
     let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
@@ -106,7 +106,7 @@ fn verified_load_goes_on_when_the_targets_interface_is_made_again() {
 }
 
 #[test]
-fn verified_load_goes_on_while_the_mtu_changes() {
+fn verified_load_continues_while_the_mtu_changes() {
     let network = Network::new(9000, 2);
     let host = Host::new(&network.target, 9000, ONE);
     host.set("mtu 1500");
@@ -196,7 +196,7 @@ fn what_is_still_in_a_store_is_over_before_its_initiator_is_served_again() {
 }
 
 #[test]
-fn a_copy_goes_on_when_the_targets_interface_is_made_again() {
+fn a_copy_continues_when_the_targets_interface_is_made_again() {
     let network = Network::new(1500, 7);
     let host = Host::new(&network.target, 1500, ONE);
     let daemon = serve(&network, &["ram:16M,aoe=1.1"]);

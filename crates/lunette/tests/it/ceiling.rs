@@ -49,7 +49,7 @@ fn other_initiators_open_it() {
 }
 
 #[test]
-fn every_byte_that_is_asked_for_comes() {
+fn every_byte_that_is_requested_comes() {
     let ceiling = ceiling(&[]);
     let mut initiator = login(&ceiling);
     for bytes in [1, 2, 511, 512, 65_537, 262_144, 262_145, 1_000_003, 5 << 20] {

@@ -286,7 +286,7 @@ fn short_timeouts(directory: &std::path::Path) -> String {
 }
 
 #[test]
-fn data_that_never_comes_holds_nobody_up_for_good() {
+fn data_that_never_comes_holds_nobody_up_forever() {
     let directory = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::serve(["--config", &short_timeouts(directory.path())]);
     let url = daemon.lun(0);

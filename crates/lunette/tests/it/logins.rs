@@ -69,7 +69,7 @@ fn begin_to_log_in(source: &str, portal: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn silent_connections_keep_nobody_out() {
+fn silent_connections_block_nobody() {
     let directory = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::serve(["--config", &few_logins(directory.path())]);
     let url = daemon.lun(0);
@@ -86,7 +86,7 @@ fn silent_connections_keep_nobody_out() {
 }
 
 #[test]
-fn logins_that_hang_keep_nobody_out() {
+fn logins_that_hang_block_nobody() {
     let directory = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::serve(["--config", &few_logins(directory.path())]);
     let url = daemon.lun(0);
@@ -161,7 +161,7 @@ fn flood_on(url: &Url, is_over: &AtomicBool) {
 }
 
 #[test]
-fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
+fn a_flood_that_continues_while_descriptors_are_used_up_blocks_nobody() {
     let directory = tempfile::tempdir().expect("a directory");
     let daemon = with_few_descriptors(directory.path());
     let (url, is_over) = (daemon.lun(0), AtomicBool::new(false));

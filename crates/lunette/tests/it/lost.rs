@@ -219,7 +219,7 @@ fn a_back_that_is_killed_after_a_loss_is_not_the_same_again() {
 }
 
 #[test]
-fn a_loss_is_reported_again_until_the_initiator_goes_on() {
+fn a_loss_is_reported_again_until_the_initiator_continues() {
     let (fuse, daemon) = fallible();
     let mut one = login(&daemon, "one");
     one.write_blocks(0, 0, 512, &[1; 4096], false).expect("WRITE");

@@ -75,7 +75,7 @@ fn frames_of_both_sizes_cross_unharmed_and_larger_ones_do_not() {
 }
 
 #[test]
-fn faults_happen_as_often_as_they_are_asked_for() {
+fn faults_happen_as_often_as_requested() {
     const FRAMES: u32 = 2000;
     let network = Network::new(1500, 2);
     let ports = ports(&network);

@@ -339,7 +339,7 @@ fn write_pdu(initiator: &Initiator, lun: u16, flags: u8, data: &[u8]) -> Pdu {
 }
 
 #[test]
-fn data_that_comes_in_two_pdus_at_once_is_whole() {
+fn data_that_arrives_in_two_pdus_at_once_is_complete() {
     let (daemon, url) = daemon();
     let mut halves = session(&url, "halves");
     let command = write_pdu(&halves, url.lun, 0x21, &[7; 4096]);

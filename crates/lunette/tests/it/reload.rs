@@ -221,7 +221,7 @@ fn a_change_that_waits_for_a_hung_disk_holds_up_neither_the_end_nor_what_is_said
 }
 
 #[test]
-fn a_target_is_removed_while_its_disk_hangs_and_whoever_asked_for_it_is_warned() {
+fn a_target_is_removed_while_its_disk_hangs_and_whoever_requested_it_is_warned() {
     let fuse = Fuse::mount(1 << 20);
     let luns = format!(
         "[[lun]]\nname = \"hung\"\nfile = \"{}\"\n[[target]]\nname = \"iqn.2026-11.io.lunette:goes\"\n\

@@ -177,7 +177,7 @@ impl Target {
             Down::Abort { task } => self.abort(task),
             // AoE has no task management requests to answer.
             Down::FunctionDone { .. } => {}
-            Down::Goodbye { within_seconds } => {
+            Down::RequestLogout { within_seconds } => {
                 self.phase = Phase::Leaving(now.after(Duration::from_secs(u64::from(within_seconds))));
             }
             // There is no login.

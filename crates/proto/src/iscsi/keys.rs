@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_our_offers_are_judged() {
+    fn answers_to_our_offers_are_validated() {
         let settle = |name: &str, ours, answered: &str| find(name).unwrap().settle(ours, answered);
         assert_eq!(settle("HeaderDigest", 0b10, "CRC32C"), Some(Settled::Value(1)));
         assert_eq!(settle("HeaderDigest", 0b10, "None"), None);

@@ -107,7 +107,7 @@ pub struct Target {
     /// When the initiator was sent a ping.
     pinged: Option<Time>,
     /// When it is logged out at the latest.
-    goodbye: Option<Time>,
+    logout_by: Option<Time>,
 }
 
 /// The state of the connection.
@@ -186,7 +186,7 @@ impl Target {
             out: VecDeque::new(),
             last_heard: now,
             pinged: None,
-            goodbye: None,
+            logout_by: None,
         }
     }
 
@@ -213,7 +213,7 @@ impl Target {
             (Phase::Ending(..) | Phase::Leaving(_) | Phase::Over, _) => {}
             (Phase::Login, Down::Admit) => self.is_admitted = true,
             (Phase::Login, Down::Refuse(why)) => self.withdraw(why),
-            (Phase::Login, Down::Close | Down::Goodbye { .. }) => {
+            (Phase::Login, Down::Close | Down::RequestLogout { .. }) => {
                 self.phase = Phase::Leaving("closed before login by this side".to_string());
             }
             (Phase::Login, _) => {}
@@ -227,8 +227,8 @@ impl Target {
             (Phase::Full, Down::End { task, ending }) => self.end(task, ending),
             (Phase::Full, Down::Abort { task }) => self.abort(task),
             (Phase::Full, Down::FunctionDone { id, response }) => self.function_done(id, response),
-            (Phase::Full, Down::Goodbye { within_seconds }) => {
-                self.goodbye = Some(now.after(Duration::from_secs(u64::from(within_seconds))));
+            (Phase::Full, Down::RequestLogout { within_seconds }) => {
+                self.logout_by = Some(now.after(Duration::from_secs(u64::from(within_seconds))));
             }
         }
         self.leave_if_idle(now);
@@ -245,7 +245,7 @@ impl Target {
 
     /// Logs out if that was announced and nothing is left to be done before it.
     fn leave_if_idle(&mut self, now: Time) {
-        if self.goodbye.is_some() && self.unanswered == 0 && matches!(self.phase, Phase::Full) {
+        if self.logout_by.is_some() && self.unanswered == 0 && matches!(self.phase, Phase::Full) {
             self.last_heard = now;
             self.leave(Some(LogoutReason::UNSPECIFIED), "logged out by this side");
         }
@@ -416,7 +416,7 @@ impl MessageMachine for Target {
             Phase::Over => None,
             Phase::Full => {
                 let silent = self.pinged.unwrap_or(self.last_heard).after(self.config.idle);
-                Some(self.goodbye.map_or(silent, |goodbye| goodbye.min(silent)))
+                Some(self.logout_by.map_or(silent, |by| by.min(silent)))
             }
             Phase::Ending(..) => Some(self.last_heard.after(self.config.idle)),
             Phase::Leaving(_) => (!self.out.is_empty()).then(|| self.last_heard.after(self.config.idle)),
@@ -435,7 +435,7 @@ impl MessageMachine for Target {
                 self.over(&text);
             }
             Phase::Leaving(_) => self.out.clear(),
-            Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {
+            Phase::Full if self.logout_by.is_some_and(|by| now >= by) => {
                 self.last_heard = now;
                 self.leave(Some(LogoutReason::UNSPECIFIED), "logged out by this side");
             }

@@ -324,7 +324,7 @@ fn forget_bad_starts(seeds: Range<u64>) {
 }
 
 #[test]
-fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
+fn a_session_is_lost_when_nobody_answers_and_another_one_continues() {
     for seed in 0..20 {
         let mut user = User::new(INITIATOR, 16, seed);
         user.log_in();

@@ -1,8 +1,8 @@
 //! Our initiator machine against our target machine, on a virtual clock, with bytes split anywhere.
 
 use crate::support::{
-    BROKEN, GOOD, HANG, IDLE, INITIATOR, LIE, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE, chap,
-    command, host,
+    BROKEN, GOOD, HANG, IDLE, INCONSISTENT, INITIATOR, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE,
+    chap, command, host,
 };
 use proptest::prelude::*;
 use proto::iscsi::chap::Algorithm;
@@ -254,9 +254,9 @@ fn data_that_did_not_move_is_not_counted_whatever_the_target_says() {
     let offers = Offers { initial_r2t: true, immediate_data: false, ..Offers::default() };
     let mut pair = Pair::logged_in(Setup::with(offers, |_| ()));
     for len in [512, 40_000, 300_000] {
-        let done = pair.execute(command(LIE, 0, 0, Places::EMPTY, host(0, len)));
+        let done = pair.execute(command(INCONSISTENT, 0, 0, Places::EMPTY, host(0, len)));
         assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, 0));
-        let done = pair.execute(command(LIE, 0, 0, host(0, len), Places::EMPTY));
+        let done = pair.execute(command(INCONSISTENT, 0, 0, host(0, len), Places::EMPTY));
         assert_eq!((done.outcome, done.residual, done.read_bytes), (GOOD, Residual::None, 0));
         let done = pair.execute(command(WRITE, 0, len, Places::EMPTY, host(0, len)));
         assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));
@@ -505,7 +505,7 @@ fn a_silent_login_ends() {
 #[test]
 fn a_target_that_stops_asks_for_logout() {
     let mut pair = Pair::logged_in(Setup::default());
-    pair.down(Down::Goodbye { within_seconds: 3 });
+    pair.down(Down::RequestLogout { within_seconds: 3 });
     pair.run();
     let asked = Event::Async { event: AsyncEvent::LOGOUT_REQUEST, parameters: [0, 0, 3] };
     assert_eq!(pair.events.pop(), Some(asked));

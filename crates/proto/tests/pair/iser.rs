@@ -2,13 +2,13 @@
 
 mod aborts;
 mod hostile;
-mod liar;
 mod logins;
 mod raw;
 mod rig;
+mod violating_target;
 
 use crate::support::fabric::Counts;
-use crate::support::{BROKEN, GOOD, HANG, LIE, READ, Setup, TEST_UNIT_READY, WRITE, command, host};
+use crate::support::{BROKEN, GOOD, HANG, INCONSISTENT, READ, Setup, TEST_UNIT_READY, WRITE, command, host};
 use proptest::prelude::*;
 use proto::iscsi::initiator::{Event, Outcome, Residual};
 use proto::iscsi::login::Offers;
@@ -55,9 +55,9 @@ fn data_that_did_not_move_is_not_counted_whatever_the_target_says() {
     let offers = Offers { initial_r2t: true, immediate_data: false, ..Offers::default() };
     let mut rig = Rig::logged_in(Setup::with(offers, |_| ()));
     for len in [512, 40_000, 300_000] {
-        let done = rig.execute(command(LIE, 0, 0, Places::EMPTY, host(0, len)));
+        let done = rig.execute(command(INCONSISTENT, 0, 0, Places::EMPTY, host(0, len)));
         assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, 0));
-        let done = rig.execute(command(LIE, 0, 0, host(0, len), Places::EMPTY));
+        let done = rig.execute(command(INCONSISTENT, 0, 0, host(0, len), Places::EMPTY));
         assert_eq!((done.outcome, done.residual, done.read_bytes), (GOOD, Residual::None, 0));
         let done = rig.execute(command(WRITE, 0, len, Places::EMPTY, host(0, len)));
         assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));

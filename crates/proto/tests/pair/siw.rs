@@ -260,7 +260,7 @@ fn data_lies_where_linux_puts_it() {
 }
 
 #[test]
-fn connections_are_asked_for_and_granted_as_they_were() {
+fn connections_are_requested_and_granted_as_recorded() {
     let start = |messages: Vec<Message>| match messages.into_iter().next() {
         Some(Message::Start { flags, private_data }) => (flags, private_data),
         other => panic!("{other:?}"),

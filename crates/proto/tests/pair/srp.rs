@@ -9,7 +9,9 @@ mod scripted;
 mod shapes;
 
 use crate::support::rig::START;
-use crate::support::{BROKEN, GOOD, HANG, HOST, IDLE, LIE, READ, TEST_UNIT_READY, WRITE, command, host};
+use crate::support::{
+    BROKEN, GOOD, HANG, HOST, IDLE, INCONSISTENT, READ, TEST_UNIT_READY, WRITE, command, host,
+};
 use proptest::prelude::*;
 use proto::iscsi::initiator::{Completion, Outcome, Request, Residual};
 use proto::services::{Attribute, Down};
@@ -94,9 +96,9 @@ fn the_longest_command_arrives() {
 fn data_that_did_not_move_is_not_counted_whatever_the_target_says() {
     let mut rig = Rig::ours(InitiatorConfig { immediate: false, ..INITIATOR }, CONFIG, 5);
     for len in [512, 40_000, 300_000] {
-        let done = rig.execute(command(LIE, 0, 0, Places::EMPTY, host(0, len)));
+        let done = rig.execute(command(INCONSISTENT, 0, 0, Places::EMPTY, host(0, len)));
         assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, 0));
-        let done = rig.execute(command(LIE, 0, 0, host(0, len), Places::EMPTY));
+        let done = rig.execute(command(INCONSISTENT, 0, 0, host(0, len), Places::EMPTY));
         assert_eq!((done.outcome, done.residual, done.read_bytes), (GOOD, Residual::None, 0));
         let done = rig.execute(command(WRITE, 0, len, Places::EMPTY, host(0, len)));
         assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));
@@ -253,11 +255,11 @@ fn both_sides_log_out() {
     assert_eq!(rig.gone(), "logged out by the target with reason 0");
     assert_eq!(rig.target_gone.as_deref(), Some("closed by this side"));
 
-    // A goodbye waits a limited time for what is in progress.
+    // A requested logout waits a limited time for what is in progress.
     let mut rig = ours(9);
     let task = rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY));
     rig.run();
-    rig.down(Down::Goodbye { within_seconds: 60 });
+    rig.down(Down::RequestLogout { within_seconds: 60 });
     rig.run();
     assert_eq!(rig.target_gone, None);
     rig.peer.machine.function(0, TaskFunction::ABORT_TASK, Some(task)).unwrap();
@@ -270,7 +272,7 @@ fn both_sides_log_out() {
     let mut rig = ours(9);
     rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY));
     rig.run();
-    rig.down(Down::Goodbye { within_seconds: 3 });
+    rig.down(Down::RequestLogout { within_seconds: 3 });
     rig.pass(Duration::from_secs(2));
     assert_eq!(rig.target_gone, None);
     rig.pass(Duration::from_secs(2));

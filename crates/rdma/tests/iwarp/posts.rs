@@ -148,7 +148,7 @@ fn rdma_reaches_what_is_advertised_and_no_more() {
 
 /// A table read into a message's place, while another message arrives beside it.
 #[test]
-fn what_was_read_into_a_message_can_be_looked_at() {
+fn what_was_read_into_a_message_can_be_inspected() {
     let mut rig = ready(CONFIG);
     let (place, _) = rig.message(pattern(10_000, 1), Places::EMPTY, None);
     let table = filled(&mut rig.ring, &pattern(12_000, 7));

@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "released twice")]
-    fn a_lent_buffer_cannot_be_given_back_twice() {
+    fn a_lent_buffer_cannot_be_released_twice() {
         let mut arena = Arena::new(65_536).unwrap();
         let places = arena.take(100).unwrap();
         arena.lend(first(&places), Loan::Read);

@@ -132,11 +132,11 @@ impl Receiver {
         let posted = self.posted.take().expect("a recv completes once");
         let straight = bytes.min(posted.straight);
         let staged = bytes - straight;
-        let goes_on = self.uses_large_buffer && self.is_mid_way();
+        let continues = self.uses_large_buffer && self.is_mid_way();
         self.payload.straight = straight;
         self.end += staged;
         self.is_filled = bytes == posted.straight + posted.staged;
-        self.uses_large_buffer = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged) || goes_on;
+        self.uses_large_buffer = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged) || continues;
     }
 
     /// Whether the recv in flight follows one that filled its buffer, and so is likely to find bytes at once.

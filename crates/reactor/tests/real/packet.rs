@@ -241,7 +241,7 @@ fn groups_of_several_openings_do_not_mix() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_dropped_and_counted_and_receiving_goes_on() {
+fn what_there_is_no_room_for_is_dropped_and_counted_and_receiving_continues() {
     let cable = Cable::new(1500);
     let [a, b] = &cable.ends;
     let mut a = Host::new(a, &SETUP);
@@ -334,7 +334,7 @@ fn slots_to_send_from_come_back_used_or_not() {
 }
 
 #[test]
-fn closing_gives_back_memory_that_is_not_lent_any_more() {
+fn closing_releases_memory_that_is_no_longer_lent() {
     let cable = Cable::new(9000);
     let mut arena = Arena::new(4 << 20).unwrap();
     for count in [1, 2] {

@@ -411,7 +411,7 @@ fn answers_wait_for_what_is_already_here_and_for_nothing_else() {
 }
 
 #[test]
-fn a_detached_stream_goes_on_elsewhere() {
+fn a_detached_stream_continues_elsewhere() {
     let mut rig = Rig::new(1 << 20);
     let mut bytes = pdu(Kind::Skipped, b"first");
     bytes.extend(pdu(Kind::Skipped, b"second"));

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_answered_with_right_ones() {
+    fn unknown_options_are_answered_with_suggestions() {
         assert_eq!(
             direction("rndread").err().map(|fault| fault.fix).as_deref(),
             Some("did you mean `randread`?")

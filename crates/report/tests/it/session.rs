@@ -35,7 +35,7 @@ fn every_row_runs_once_before_any_runs_again() {
 }
 
 #[test]
-fn an_interrupted_report_goes_on_where_it_stopped() {
+fn an_interrupted_report_continues_where_it_stopped() {
     let directory = directory();
     let first = request(directory.path(), false);
     let stop_after = Some((5, Arc::clone(&first.stop)));

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_as_long_as_it_says_and_the_one_that_was_asked_for() {
+    fn a_page_is_as_long_as_it_says_and_the_one_that_was_requested() {
         assert_eq!(part(&[0, 0x80, 0, 2, b'a', b'b', b'c'], 0x80).map(body), Some(&b"ab"[..]));
         assert_eq!(part(&[0, 0x80, 0xff, 0xff, b'a'], 0x80).map(body), Some(&b"a"[..]));
         assert_eq!(part(&[0, 0x00, 0, 1, 0x80], 0x80), None);

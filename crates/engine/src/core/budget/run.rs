@@ -57,7 +57,7 @@ impl<I: Io> Core<I> {
         if self.budget.is_idle() && self.budget.debt == 0 && self.units.used.is_empty() {
             return false;
         }
-        let goes_on = !self.budget.is_idle();
+        let continues = !self.budget.is_idle();
         self.work();
         while self.budget.left > 0
             && let Some((key, rest)) = self.budget.next()
@@ -73,6 +73,6 @@ impl<I: Io> Core<I> {
                 }
             }
         }
-        goes_on
+        continues
     }
 }

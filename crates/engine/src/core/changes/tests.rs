@@ -264,7 +264,7 @@ fn losses_of_a_removed_lun_are_reported_and_remembered_until_shutdown() {
 }
 
 #[test]
-fn what_a_core_takes_late_goes_on_without_another_change() {
+fn what_a_core_takes_late_continues_without_another_change() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (mut daemon, url) = serve(1, &stores, |_| {});
     let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");

@@ -411,7 +411,7 @@ impl<I: Io> Core<I> {
                 "session {serial} is asked to log out within {within_seconds} s: its portal is being drained"
             );
         }
-        self.down(Some(key), Down::Goodbye { within_seconds });
+        self.down(Some(key), Down::RequestLogout { within_seconds });
     }
 
     fn answer_closing(&mut self) {
@@ -426,9 +426,9 @@ impl<I: Io> Core<I> {
         }
     }
 
-    pub(in crate::core) fn say_goodbye(&mut self, within_seconds: u16) {
+    pub(in crate::core) fn request_all_logouts(&mut self, within_seconds: u16) {
         for key in self.keys_where(|conn| matches!(conn.phase, Phase::Arriving | Phase::Serving)) {
-            self.down(Some(key), Down::Goodbye { within_seconds });
+            self.down(Some(key), Down::RequestLogout { within_seconds });
         }
         for key in self.keys_where(|conn| conn.phase == Phase::Login) {
             self.down(Some(key), Down::Close);

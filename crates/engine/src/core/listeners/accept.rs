@@ -178,8 +178,8 @@ impl<I: Io> Core<I> {
         let way = Way::Portal { number: portal, from, local };
         let facts = Facts::new(self.shared.registry.next_serial(), way, &self.served, self.io.now());
         self.arrives(&facts, from, true);
-        let directory = self.served.access.clone();
-        let machine = Transport::accepted(directory, from, local, offered, self.io.now());
+        let access = self.served.access.clone();
+        let machine = Transport::accepted(access, from, local, offered, self.io.now());
         let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
         self.move_load(key, Some(self.me));
     }

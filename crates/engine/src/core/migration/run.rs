@@ -30,7 +30,7 @@ use crate::core::connection::{COLD_RESET, Connection, MADE_ROOM, Phase, REINSTAT
 use crate::core::lun::LunState;
 use crate::core::session::session_name;
 use crate::core::task::to_wire;
-use crate::core::{Core, GOODBYE_SECONDS};
+use crate::core::{Core, LOGOUT_SECONDS};
 use crate::message::{Facts, Message, MigratingConnection, Way};
 use crate::slots::Key;
 use proto::services::{self, Down, TaskId};
@@ -284,7 +284,7 @@ impl<I: Io> Core<I> {
             // The other cores have been notified that no more writes come from here.
             self.gone(key, STOPS);
         } else if self.stop.has_begun() {
-            self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
+            self.down(Some(key), Down::RequestLogout { within_seconds: LOGOUT_SECONDS });
         } else {
             self.request_logout(key);
         }
@@ -294,7 +294,7 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn serve_here(&mut self, key: Key) {
         self.set_phase(key, Phase::Serving);
         if self.stop.has_begun() {
-            self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
+            self.down(Some(key), Down::RequestLogout { within_seconds: LOGOUT_SECONDS });
         } else {
             self.request_logout(key);
         }

@@ -1,7 +1,7 @@
 //! The steps of stopping a core.
 
 use crate::core::unit::Units;
-use crate::core::{Core, GOODBYE, GOODBYE_SECONDS, TICK, kind};
+use crate::core::{Core, LOGOUT_SECONDS, LOGOUT_WITHIN, TICK, kind};
 use crate::message::Message;
 use reactor::io::{Completion, Io, Wait};
 use scsi::storage::StoreError;
@@ -9,10 +9,10 @@ use store::lane::{Op, Submitted};
 
 impl<I: Io> Core<I> {
     pub(in crate::core) fn stop(&mut self) {
-        self.stop.deadline = Some(self.io.now().after(GOODBYE));
+        self.stop.deadline = Some(self.io.now().after(LOGOUT_WITHIN));
         self.cancel_move();
         self.listeners.close(&mut self.io);
-        self.say_goodbye(GOODBYE_SECONDS);
+        self.request_all_logouts(LOGOUT_SECONDS);
     }
 
     /// Whether this core may end. It notifies the others when it has nothing left, and then waits for them.

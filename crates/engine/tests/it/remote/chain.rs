@@ -244,7 +244,7 @@ fn a_lost_back_end_is_reported_within_the_bound_and_found_again() {
 }
 
 #[test]
-fn io_goes_on_over_a_restart_of_the_back_end() {
+fn io_continues_over_a_restart_of_the_back_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let disk = format!("file:{},size=16M", dir.path().join("disk").display());
     let back = serve(&[&disk]);

@@ -101,7 +101,7 @@ fn a_daemon_that_is_dropped_accepts_nothing_of_another() {
 }
 
 #[test]
-fn sums_are_asked_for_by_url() {
+fn digests_are_requested_by_url() {
     let daemon = serve(&["ram:16M"]);
     let url = url_with(&daemon, "", 0, sums());
     let mut client = Client::connect(&url, &Options::default()).expect("a session");
@@ -113,7 +113,7 @@ fn sums_are_asked_for_by_url() {
 }
 
 #[test]
-fn both_sides_prove_who_they_are() {
+fn both_sides_authenticate() {
     let daemon = serve_toml(&format!(
         "[[lun]]\nname = \"a\"\nram = \"16M\"\n[[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n[[target.group]]\n\
          name = \"all\"\n[target.group.chap]\nuser = \"me\"\nsecret = \"secret of me\"\nmutual_user = \"it\"\n\

@@ -183,7 +183,7 @@ fn a_unit_that_becomes_write_protected_is_seen_to_be() {
 }
 
 #[test]
-fn a_session_that_goes_on_is_a_witness_for_one_that_begins() {
+fn a_session_that_continues_is_a_witness_for_one_that_begins() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to_foreign(back.addresses()[0]);
     let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "")]);
@@ -290,7 +290,7 @@ fn an_abandoned_write_is_not_written_when_the_back_end_returns() {
 }
 
 #[test]
-fn a_core_without_sessions_goes_on_with_what_it_owes() {
+fn a_core_without_sessions_continues_with_what_it_owes() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
     let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=1")]);

@@ -57,7 +57,7 @@ fn serve(network: &Network, file: &Path) -> Daemon {
 }
 
 #[test]
-fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
+fn interfaces_and_addresses_change_and_load_over_iscsi_continues() {
     let network = Network::new(1500, 1);
     let spare = ["link", "add", "spare0", "up", "type", "veth", "peer", "name", "spare1"];
     must(&mut network.target.within(tool("ip").args(spare)));
@@ -123,7 +123,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
 }
 
 #[test]
-fn without_the_right_to_raw_frames_the_change_is_refused_and_all_goes_on() {
+fn without_the_right_to_raw_frames_the_change_is_refused_and_all_continues() {
     let place = Place::new(&text("127.0.0.1", "", "").replace("3260", "0"));
     let mut command = tool("setpriv");
     command.args(["--bounding-set", "-net_raw"]).arg(Daemon::program()).args(["serve", "--config"]);

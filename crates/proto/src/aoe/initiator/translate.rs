@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_past_the_end_is_asked_for_and_then_refused() {
+    fn data_past_the_end_is_requested_and_then_refused() {
         let past = request(Read16::new(DISK.sectors, 1), 512, 0);
         assert_eq!(plan(&past, &DISK, false, &mut Made::default()), Plan::Ask);
         assert_eq!(code_of(plan(&past, &DISK, true, &mut Made::default())), 0x2100);

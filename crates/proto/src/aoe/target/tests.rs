@@ -212,7 +212,7 @@ fn what_a_task_changes_is_known_until_it_has_ended() {
 }
 
 #[test]
-fn a_borrowed_frame_stays_until_it_is_given_back() {
+fn a_borrowed_frame_stays_until_it_is_released() {
     let mut session = Session::new(4);
     session.receive(&write(1, 1, 1));
     session.receive(&write(2, 2, 2));
@@ -338,7 +338,7 @@ fn a_session_ends_when_nothing_is_in_flight() {
     let mut session = Session::new(4);
     session.receive(&write(1, 5, 1));
     let task = session.command().task;
-    session.target.down(NOW, Down::Goodbye { within_seconds: 3 });
+    session.target.down(NOW, Down::RequestLogout { within_seconds: 3 });
     assert!(!session.receive(&write(2, 5, 1)), "nothing is begun any more");
     assert_eq!(session.target.deadline(), Some(NOW.after(Duration::from_secs(3))));
     session.end(task, 0, None);
@@ -360,7 +360,7 @@ fn frames_come_back_after_the_end() {
         if is_closed {
             session.target.down(NOW, Down::Close);
         } else {
-            session.target.down(NOW, Down::Goodbye { within_seconds: 3 });
+            session.target.down(NOW, Down::RequestLogout { within_seconds: 3 });
             session.target.tick(NOW);
             assert!(!session.target.is_over());
             session.target.tick(NOW.after(Duration::from_secs(3)));

@@ -214,7 +214,7 @@ impl Layer {
     /// Where work is posted: the places of a task that has ended for the engine are free as soon as nothing
     /// moves between them and the initiator any more.
     pub(crate) fn settle(&mut self, id: TaskId) {
-        if self.tasks.gives_back(id) {
+        if self.tasks.take_released(id) {
             self.up.push_back(Up::Pushed(id));
         }
     }

@@ -80,7 +80,7 @@ pub(crate) struct Layer {
     /// When the initiator was sent a ping.
     pub(super) pinged: Option<Time>,
     /// When it must have logged out.
-    pub(super) goodbye: Option<Time>,
+    pub(super) logout_by: Option<Time>,
 }
 
 /// The state of the connection.
@@ -228,7 +228,7 @@ impl Layer {
             control_bytes: 0,
             last_heard: now,
             pinged: None,
-            goodbye: None,
+            logout_by: None,
         }
     }
 
@@ -241,13 +241,15 @@ impl Layer {
             (Phase::Full, Down::Close) => self.close_session(),
             (Phase::Ending { .. }, Down::Close) => self.say_last(),
             (Phase::Login { .. }, Down::Close) => self.over("closed by this side"),
-            (Phase::Login { .. }, Down::Goodbye { .. }) => self.over("closed before login by this side"),
+            (Phase::Login { .. }, Down::RequestLogout { .. }) => {
+                self.over("closed before login by this side")
+            }
             (Phase::Full, Down::Fetch { task, at, into }) => self.fetch(task, at, into),
             (Phase::Full, Down::Push { task, at, from, end }) => self.push(task, at, from, end),
             (Phase::Full, Down::End { task, ending }) => self.end(task, ending),
             (Phase::Full, Down::Abort { task }) => self.abort(task),
             (Phase::Full, Down::FunctionDone { id, response }) => self.function_done(id, response),
-            (Phase::Full, Down::Goodbye { within_seconds }) => self.ask_for_logout(now, within_seconds),
+            (Phase::Full, Down::RequestLogout { within_seconds }) => self.request_logout(now, within_seconds),
             (Phase::Full, Down::Admit | Down::Refuse(_)) => {}
             (Phase::Login { .. } | Phase::Ending { .. } | Phase::Closing(_), _) => {}
         }
@@ -383,7 +385,7 @@ impl Layer {
             Phase::Login { deadline, .. } => Some(*deadline),
             Phase::Full => {
                 let silent = self.pinged.unwrap_or(self.last_heard).after(self.config.idle);
-                Some(self.goodbye.map_or(silent, |goodbye| goodbye.min(silent)))
+                Some(self.logout_by.map_or(silent, |by| by.min(silent)))
             }
             Phase::Ending { .. } | Phase::Closing(_) => Some(self.last_heard.after(self.config.idle)),
             Phase::Over => None,
@@ -400,7 +402,7 @@ impl Layer {
                 let reason = reason.clone();
                 self.over(&reason);
             }
-            Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {
+            Phase::Full if self.logout_by.is_some_and(|by| now >= by) => {
                 self.last_heard = now;
                 let last = self.dropping(AsyncEvent::CONNECTION_DROP);
                 self.leave(&last, "did not log out when requested");

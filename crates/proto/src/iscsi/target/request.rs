@@ -379,11 +379,11 @@ impl Layer {
     }
 
     /// Asks the initiator to log out. A discovery session is just closed (section 7.4.3).
-    pub(super) fn ask_for_logout(&mut self, now: Time, within_seconds: u16) {
+    pub(super) fn request_logout(&mut self, now: Time, within_seconds: u16) {
         if self.link.discovery {
             return self.over("discovery session closed by this side");
         }
-        self.goodbye = Some(now.after(Duration::from_secs(u64::from(within_seconds))));
+        self.logout_by = Some(now.after(Duration::from_secs(u64::from(within_seconds))));
         let message = async_message(AsyncEvent::LOGOUT_REQUEST, [0, 0, within_seconds]);
         self.queue(message.as_bytes(), Vec::new(), true);
     }

@@ -295,7 +295,7 @@ impl TaskTable {
 
     /// Whether places that the engine has lent to this task are free now: it has ended for the engine, and no
     /// work for it has to be posted or is in progress. True once.
-    pub(crate) fn gives_back(&mut self, id: TaskId) -> bool {
+    pub(crate) fn take_released(&mut self, id: TaskId) -> bool {
         let idle = |task: &&mut Task| task.posted == 0 && task.push.is_none();
         self.last(id).filter(idle).is_some_and(|task| std::mem::take(&mut task.lends))
     }
@@ -491,9 +491,9 @@ mod tests {
         let others: Vec<TaskId> = (0..7).map(|tag| table.take(tagged(tag)).unwrap()).collect();
         assert!(others.iter().all(|other| other.slot != id.slot) && table.take(tagged(9)).is_none());
         table.finished(id, true);
-        assert_eq!((table.stray_reads, table.gives_back(id)), (0, false));
+        assert_eq!((table.stray_reads, table.take_released(id)), (0, false));
         table.finished(id, false);
-        assert!(table.gives_back(id) && !table.gives_back(id), "places come back once");
+        assert!(table.take_released(id) && !table.take_released(id), "places come back once");
         assert_eq!(table.take(tagged(9)).unwrap().slot, id.slot);
     }
 

@@ -210,7 +210,7 @@ fn a_bidirectional_command_reads_and_writes() {
 }
 
 #[test]
-fn data_out_that_nobody_asked_for_is_refused() {
+fn data_out_that_nobody_requested_is_refused() {
     let (mut raw, _) = Raw::logged_in(LINUX);
     let header = Header::control(Some((1, 0)), None);
     raw.send(header, write(7, 1, 100_000).as_bytes(), &[]);
@@ -328,7 +328,7 @@ fn unexpected_pdus_are_no_more_than_the_initiator_takes() {
         ..NopOut::default()
     };
     raw.send(Header::control(None, None), acknowledges.as_bytes(), &[]);
-    raw.down(Down::Goodbye { within_seconds: 1 });
+    raw.down(Down::RequestLogout { within_seconds: 1 });
     raw.sent::<AsyncMessage>();
     raw.quiet();
 }

@@ -89,7 +89,7 @@ fn a_silent_login_ends() {
 #[test]
 fn a_target_that_stops_asks_for_logout() {
     let mut rig = Rig::logged_in(Setup::default());
-    rig.down(Down::Goodbye { within_seconds: 3 });
+    rig.down(Down::RequestLogout { within_seconds: 3 });
     rig.run();
     let asked = Event::Async { event: AsyncEvent::LOGOUT_REQUEST, parameters: [0, 0, 3] };
     assert_eq!(rig.events.pop(), Some(asked));

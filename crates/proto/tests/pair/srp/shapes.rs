@@ -148,7 +148,7 @@ fn a_table_beside_immediate_data() {
 }
 
 #[test]
-fn notification_is_solicited_as_asked_for() {
+fn notification_is_solicited_as_requested() {
     for (asked, opcode, solicited) in [
         (0, WRITE, false),
         (Command::SUCCESS_SOLICITED, WRITE, true),

@@ -15,7 +15,7 @@ pub(crate) const BROKEN: u8 = 0xc0;
 pub(crate) const HANG: u8 = 0xc1;
 
 /// Ends with GOOD and no residual, but moves nothing.
-pub(crate) const LIE: u8 = 0xc2;
+pub(crate) const INCONSISTENT: u8 = 0xc2;
 
 /// Bytes of one fetch or push.
 const PIECE: u32 = 256 << 10;
@@ -130,7 +130,7 @@ impl Device {
             BROKEN => Ending { status: 2, sense: Some(sense()), read_bytes: 0, write_bytes: 0 },
             READ => Ending { status: 0, sense: None, read_bytes: len.into(), write_bytes: 0 },
             WRITE => Ending { status: 0, sense: None, read_bytes: 0, write_bytes: len.into() },
-            LIE => Ending {
+            INCONSISTENT => Ending {
                 status: 0,
                 sense: None,
                 read_bytes: command.read_bytes.into(),

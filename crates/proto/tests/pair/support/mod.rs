@@ -8,7 +8,7 @@ pub(crate) mod link;
 mod memory;
 pub(crate) mod rig;
 
-pub(crate) use device::{BROKEN, Device, HANG, LIE, READ, TEST_UNIT_READY, Transport, WRITE};
+pub(crate) use device::{BROKEN, Device, HANG, INCONSISTENT, READ, TEST_UNIT_READY, Transport, WRITE};
 pub(crate) use end::End;
 pub(crate) use memory::{MEMORY_BYTES, Memory, Random, crc32c};
 

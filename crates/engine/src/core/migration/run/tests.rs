@@ -357,7 +357,7 @@ impl EagerWriter {
 }
 
 #[test]
-fn a_session_moves_while_data_that_was_asked_for_never_ceases_to_come() {
+fn a_session_moves_while_data_that_was_requested_never_ceases_to_come() {
     let (daemon, url) = serve();
     let (registry, _) = daemon.insides();
     let mut initiator = login(&url, "writer");

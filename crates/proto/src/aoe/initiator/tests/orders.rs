@@ -140,7 +140,7 @@ fn an_order_that_makes_no_frame_is_refused() {
 
 /// Losses are retransmitted; a target that is alive, but silent about only this, has answered.
 #[test]
-fn a_test_that_does_not_hold_ends_and_the_session_goes_on() {
+fn a_test_that_does_not_hold_ends_and_the_session_continues() {
     let mut rig = Rig::new();
     let test = |kind| Query { kind, argument_bytes: 4 }.cdb();
     rig.give(&test(QueryKind::Test), 1024, b"disk");

@@ -62,7 +62,7 @@ fn a_session_holds_no_more_frames_than_it_may() {
 }
 
 #[test]
-fn lengths_are_judged() {
+fn lengths_are_validated() {
     let mut session = Session::new(4);
     let long = Registers::new(wire::ata::Command::ReadSectorsExt, 0, 3);
     let zero = Registers::new(wire::ata::Command::ReadSectors, 0, 0);
@@ -85,7 +85,7 @@ fn lengths_are_judged() {
 }
 
 #[test]
-fn frames_of_every_length_are_judged() {
+fn frames_of_every_length_are_validated() {
     let set = frame(Command::CONFIG, 3, b"\0\0\0\0\0\x13\0\x40", &[b'x'; 64]);
     for whole in [write(1, 5, 1), read(2, 5, 1), set] {
         let mut session = Session::new(4);

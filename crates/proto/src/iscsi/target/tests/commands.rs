@@ -114,7 +114,7 @@ fn sense_follows_data_in_a_response_of_its_own() {
 
 /// The engine reuses the places of the push once it has ended the task.
 #[test]
-fn who_aborts_a_task_ends_it_in_the_place_of_data_that_has_not_left() {
+fn an_abort_ends_its_task_in_the_place_of_data_that_has_not_left() {
     for last in [false, true] {
         let mut driver = Driver::new(|_| {});
         driver.send(read(7, 0, 512).as_bytes(), &[]);

@@ -58,7 +58,7 @@ fn a_slow_login_is_ended() {
 #[test]
 fn a_connection_in_login_is_closed_without_ceremony() {
     let mut driver = Driver::at_login();
-    driver.down(Down::Goodbye { within_seconds: 5 });
+    driver.down(Down::RequestLogout { within_seconds: 5 });
     assert!(driver.gone().contains("before login"));
 }
 

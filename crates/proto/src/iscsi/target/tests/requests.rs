@@ -312,7 +312,7 @@ fn a_window_that_was_closed_for_want_of_room_opens_by_itself() {
 }
 
 #[test]
-fn where_all_data_is_asked_for_the_window_needs_no_room() {
+fn if_all_data_is_requested_the_window_needs_no_room() {
     let mut driver = Driver::new(|negotiated| {
         (negotiated.initial_r2t, negotiated.immediate_data) = (true, false);
     });
@@ -423,9 +423,9 @@ fn logouts_that_close_nothing_are_answered() {
 }
 
 #[test]
-fn goodbye_asks_for_logout_and_then_closes() {
+fn a_requested_logout_is_waited_for_before_the_connection_closes() {
     let mut driver = Driver::new(|_| {});
-    driver.down(Down::Goodbye { within_seconds: 3 });
+    driver.down(Down::RequestLogout { within_seconds: 3 });
     let (pdu, _) = driver.one::<AsyncMessage>();
     assert_eq!((pdu.event, pdu.parameter3.get()), (AsyncEvent::LOGOUT_REQUEST, 3));
     driver.target.tick(Time(3_000_000_000));
@@ -492,7 +492,7 @@ fn a_discovery_session_has_no_commands() {
     driver.target.tick(Time(5_000_000_000));
     assert!(driver.gone().contains("discovery"));
     let mut driver = discovery();
-    driver.down(Down::Goodbye { within_seconds: 3 });
+    driver.down(Down::RequestLogout { within_seconds: 3 });
     assert!(driver.gone().contains("discovery"));
 }
 

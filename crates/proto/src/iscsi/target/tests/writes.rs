@@ -54,7 +54,7 @@ fn immediate_data_waits_for_its_place() {
 }
 
 #[test]
-fn unsolicited_data_goes_on_where_immediate_data_ended() {
+fn unsolicited_data_continues_where_immediate_data_ended() {
     let mut driver = Driver::new(|_| {});
     let data = payload(2048);
     driver.send(open_write(7, 0, 2048).as_bytes(), &data[..512]);
@@ -70,7 +70,7 @@ fn unsolicited_data_goes_on_where_immediate_data_ended() {
 }
 
 #[test]
-fn the_rest_is_asked_for_by_r2t() {
+fn the_rest_is_requested_by_r2t() {
     let mut driver = Driver::new(|negotiated| negotiated.max_outstanding_r2t = 2);
     let data = payload(16000);
     driver.send(ScsiCommand { lun: 3u64.into(), ..write(7, 0, 16000) }.as_bytes(), &data[..1000]);
