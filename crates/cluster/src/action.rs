@@ -17,9 +17,19 @@ pub struct Me {
     pub member: Member,
 }
 
-/// An action to take. A call (`Read`, `Replace`, `Promote`, `Demote`, `Reopen`) is answered by the method of
-/// the same name, and the next one comes only then; requests to the unit's home (`Adopt`, `Activate`,
-/// `Deactivate`) by [`Machine::applied`].
+/// How many gateways have access to the medium of a unit at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// The active one.
+    One,
+    /// All. One of them is active: it makes the changes of state, which are complete when they are in force at
+    /// all others.
+    All,
+}
+
+/// An action to take. A call (`Read`, `Replace`, `Promote`, `CatchUp`, `Fence`, `Demote`, `Reopen`) is answered
+/// by the method for it, and the next one comes only then; requests to the unit's home (`Adopt`, `Join`,
+/// `Activate`, `Deactivate`) by [`Machine::applied`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Read the object.
@@ -36,12 +46,27 @@ pub enum Action {
         /// Clients.
         fence: Vec<String>,
     },
+    /// Wait until this gateway's requests carry all that was fenced before, and acquire the right to write.
+    /// [`Machine::caught_up`] answers.
+    CatchUp,
+    /// Fence these clients, of which this gateway's own may be one, and wait until its requests carry that.
+    /// [`Machine::fenced_others`] answers.
+    Fence {
+        /// Clients.
+        clients: Vec<String>,
+    },
     /// Make all writes durable, and release the right to write.
     Demote,
     /// Access the medium as a new client.
     Reopen,
-    /// The unit belongs to another gateway, and this is its latest state.
+    /// The unit belongs to another gateway, and this is its latest state. At a home that serves the medium it is
+    /// applied when what it forbids can no longer reach the medium.
     Adopt {
+        /// As last saved.
+        saved: Vec<u8>,
+    },
+    /// Make the unit's ports active, with this state of the unit, although another gateway decides on that.
+    Join {
         /// As last saved.
         saved: Vec<u8>,
     },
@@ -52,7 +77,8 @@ pub enum Action {
     },
     /// Put the ports in standby; applied when nothing received through them can reach the medium any more.
     Deactivate {
-        /// The unit already belongs to another gateway: its sessions have nothing to wait for.
+        /// The unit already belongs to others: its sessions have nothing to wait for. With [`Access::All`] its
+        /// client is fenced by then for all of them, and whatever it has begun has ended.
         lost: bool,
     },
     /// The answer to [`Machine::save`]: whether the state is durable.
@@ -98,7 +124,9 @@ pub enum Role {
     Standby,
     /// It is becoming active, or ceasing to be.
     Transitioning,
-    /// It serves the medium.
+    /// It serves the medium, and another one decides, or is about to.
+    Serving,
+    /// It serves the medium, and decides.
     Active,
 }
 

@@ -6,6 +6,6 @@ mod action;
 pub mod machine;
 pub mod record;
 
-pub use action::{Action, Me, Outcome, ReplaceError, Role, Status};
+pub use action::{Access, Action, Me, Outcome, ReplaceError, Role, Status};
 pub use machine::Machine;
 pub use record::{By, Damaged, Holder, Member, Next, Port, Record, Reply, Request};

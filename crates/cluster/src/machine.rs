@@ -7,7 +7,7 @@
 
 mod requests;
 
-use crate::action::{Action, Me, ReplaceError, Role, Status};
+use crate::action::{Access, Action, Me, ReplaceError, Role, Status};
 use crate::record::{By, Holder, Member, Next, Port, Record, Reply, Request};
 use requests::Ask;
 use std::collections::{BTreeMap, VecDeque};
@@ -132,7 +132,7 @@ pub struct Machine {
 impl Machine {
     /// A gateway in standby. Another one must become active within `takeover` of the last sign of one that
     /// dies.
-    pub fn new(me: Me, takeover: Duration) -> Machine {
+    pub fn new(me: Me, takeover: Duration, _access: Access) -> Machine {
         Machine {
             me,
             interval: takeover.checked_div(BEATS).unwrap_or(takeover),
@@ -381,6 +381,15 @@ impl Machine {
             stage => stage,
         };
     }
+
+    /// [`Action::CatchUp`] has returned.
+    pub fn caught_up(&mut self, _now: Duration, _outcome: Result<(), String>) {}
+
+    /// [`Action::Fence`] has returned.
+    pub fn fenced_others(&mut self, _now: Duration, _outcome: Result<(), String>) {}
+
+    /// Whether what this gateway has sent to the medium makes no progress. It may be called at any time.
+    pub fn medium_stuck(&mut self, _is_stuck: bool) {}
 
     /// The active unit's state has changed to this, which must survive this gateway; with an outcome, as a
     /// result of the request that it executes for another one. [`Action::Saved`] answers.

@@ -1,6 +1,6 @@
 //! A single machine, whose calls end as a test decides.
 
-use cluster::{Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, Reply, Role};
+use cluster::{Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, Reply, Role};
 use std::time::Duration;
 
 const TAKEOVER: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ impl Rig {
             ports: vec![port(1)],
             member: member("mine", TAKEOVER),
         };
-        Rig { machine: Machine::new(me, TAKEOVER), object: None, now: Duration::ZERO }
+        Rig { machine: Machine::new(me, TAKEOVER, Access::One), object: None, now: Duration::ZERO }
     }
 
     /// The next action that does not concern the object, within two takeovers.

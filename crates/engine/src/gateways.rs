@@ -14,7 +14,7 @@ use crate::readings::GatewayReading;
 use crate::stores::Opened;
 use crate::units::NewUnit;
 use calls::Calls;
-use cluster::{Action, By, Machine, Me, Member, Outcome, Port, Record, Role};
+use cluster::{Access, Action, By, Machine, Me, Member, Outcome, Port, Record, Role};
 use config::{Cluster, Config, Lun, StoreSpec};
 use reactor::io::Io;
 use reactor::mailbox::Sender;
@@ -438,7 +438,7 @@ impl<I: Io> Gateway<I> {
         let takeover_ms = u64::try_from(self.cluster.takeover.as_millis()).unwrap_or(u64::MAX);
         let member = Member { process: client.clone(), takeover_ms, disk: self.disk.clone() };
         let me = Me { gateway: self.cluster.gateway.clone(), client, ports: self.ports.clone(), member };
-        Some(Box::new(Machine::new(me, self.cluster.takeover)))
+        Some(Box::new(Machine::new(me, self.cluster.takeover, Access::One)))
     }
 
     fn step(&mut self, machine: &mut Machine, now: Duration) -> Step {
@@ -546,6 +546,7 @@ impl<I: Io> Gateway<I> {
                 self.fencing.clone_from(&fence);
                 return Some(Call::Promote { fence });
             }
+            Action::CatchUp | Action::Fence { .. } | Action::Join { .. } => unreachable!("one at a time"),
             Action::Demote => return Some(Call::Demote),
             Action::Reopen => return Some(Call::Reopen),
             Action::Adopt { saved } => self.ask(scsi::Role::Standby, Some(saved.into())),
@@ -678,6 +679,7 @@ impl<I: Io> Gateway<I> {
             name: self.cluster.gateway.clone(),
             role: match status.role {
                 Role::Active => "active",
+                Role::Serving => "serving",
                 Role::Standby => "standby",
                 Role::Transitioning => "transitioning",
             },
@@ -699,7 +701,7 @@ impl<I: Io> Gateway<I> {
                     let active = status.record.active.map_or("none".to_owned(), |holder| holder.gateway);
                     tracing::warn!(%lun, active, "this gateway is in standby for the unit");
                 }
-                Role::Transitioning => {}
+                Role::Transitioning | Role::Serving => {}
             }
         }
         let is_silent = |fault: &Option<String>| fault.as_ref().is_some_and(|why| why.ends_with(SILENCE));

@@ -4,7 +4,7 @@
 
 mod scenarios;
 
-use cluster::{Action, By, Machine, Me, Member, Outcome, Port, Record, ReplaceError, Role};
+use cluster::{Access, Action, By, Machine, Me, Member, Outcome, Port, Record, ReplaceError, Role};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
@@ -208,7 +208,7 @@ impl World {
             member: Member { process: client.clone(), takeover_ms: TAKEOVER, disk: String::new() },
         };
         Gateway {
-            machine: Machine::new(me, Duration::from_millis(TAKEOVER)),
+            machine: Machine::new(me, Duration::from_millis(TAKEOVER), Access::One),
             life,
             clients: 0,
             client,
@@ -455,6 +455,9 @@ impl World {
                 Returned::Demoted
             }
             Action::Reopen
+            | Action::CatchUp
+            | Action::Fence { .. }
+            | Action::Join { .. }
             | Action::Adopt { .. }
             | Action::Activate { .. }
             | Action::Deactivate { .. }
