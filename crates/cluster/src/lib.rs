@@ -8,4 +8,4 @@ pub mod record;
 
 pub use action::{Access, Action, Me, Outcome, ReplaceError, Role, Status};
 pub use machine::Machine;
-pub use record::{By, Damaged, Holder, Member, Next, Port, Record, Reply, Request};
+pub use record::{By, Damaged, Holder, Member, Next, Port, Record, Reply, Request, Serving};

@@ -5,16 +5,20 @@
 //! fenced, and after it has since written the object once more under the same claim. Time only decides when a
 //! holder is considered dead.
 
+mod holder;
 mod requests;
+mod serving;
+mod standby;
+mod watch;
 
 use crate::action::{Access, Action, Me, ReplaceError, Role, Status};
-use crate::record::{By, Holder, Member, Next, Port, Record, Reply, Request};
+use crate::record::{By, Holder, Port, Record};
 use requests::Ask;
+use serving::Share;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use watch::Watch;
 
-/// A holder that does not change the object for this many of its intervals is considered dead.
-const BEATS_MISSED: u32 = 3;
 /// Intervals within which another gateway must become active: the last is for fencing and taking over.
 const BEATS: u32 = 5;
 /// Intervals for which a unit stays where it is, whatever initiators request.
@@ -23,17 +27,26 @@ const STAYS: u32 = 6 * BEATS;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Standby,
+    /// It is among those that serve the medium, and its client has yet to catch up with fences.
+    CatchingUp,
+    /// Its home has yet to serve.
+    Joining,
+    Serving,
     /// The object names this gateway; others have yet to be fenced.
     Promoting,
     /// They are fenced; the claim must still hold.
     Confirming,
+    /// Others that serve have yet to apply what earlier holders have decided.
+    Settling,
     Activating,
     Active,
-    /// Going to standby, but still the one whose changes count.
+    /// Going to standby, but still the one whose changes count, or one of those that serve.
     Leaving,
     Demoting,
     /// About to write that the unit has no holder.
     Releasing,
+    /// It is to be fenced, and waits until it is.
+    Silent,
     /// Another gateway has claimed the unit, or this one was fenced.
     Lost,
     Reopening,
@@ -45,6 +58,8 @@ struct Save {
     state: Vec<u8>,
     /// The reply to the request being executed, if this state results from it.
     outcome: Option<Vec<u8>>,
+    /// The object has it, and others have yet to apply it.
+    is_written: bool,
 }
 
 /// A request of another gateway that the home is executing.
@@ -62,10 +77,8 @@ struct Seen {
     /// `None`: it does not exist.
     version: Option<u64>,
     record: Record,
-    /// How many looks, an interval apart, found it unchanged by its holder, and when the last of them was.
-    /// Time alone would count periods during which nobody could change or read it.
-    quiet: u32,
-    looked: Duration,
+    /// What its holder changes.
+    watch: Watch<(u64, u64, bool)>,
 }
 
 /// The machine.
@@ -73,6 +86,7 @@ struct Seen {
 #[derive(Debug)]
 pub struct Machine {
     me: Me,
+    access: Access,
     interval: Duration,
     stage: Stage,
     /// The epoch under which this gateway claimed the unit.
@@ -127,14 +141,16 @@ pub struct Machine {
     /// Why the last attempt to become active failed, until one succeeds: meanwhile the object can be read and
     /// written.
     refused: Option<String>,
+    share: Share,
 }
 
 impl Machine {
     /// A gateway in standby. Another one must become active within `takeover` of the last sign of one that
     /// dies.
-    pub fn new(me: Me, takeover: Duration, _access: Access) -> Machine {
+    pub fn new(me: Me, takeover: Duration, access: Access) -> Machine {
         Machine {
             me,
+            access,
             interval: takeover.checked_div(BEATS).unwrap_or(takeover),
             stage: Stage::Standby,
             epoch: 0,
@@ -166,6 +182,7 @@ impl Machine {
             fault: None,
             is_clashing: false,
             refused: None,
+            share: Share::default(),
         }
     }
 
@@ -187,6 +204,7 @@ impl Machine {
         if self.is_calling {
             return None;
         }
+        self.share.called = now;
         if self.is_serving() && now.saturating_sub(self.written) >= self.takeover() {
             // If another gateway could fence it, it is fenced by now; its initiators must look for that one.
             self.left = Some(self.me.client.clone());
@@ -204,7 +222,7 @@ impl Machine {
         }
         if self.withdrawn && matches!(self.stage, Stage::Promoting | Stage::Confirming) {
             // Its home is about to stop; it may hold the lock.
-            self.stage = Stage::Demoting;
+            self.stage = if self.share.serves { Stage::Releasing } else { Stage::Demoting };
         }
         match self.stage {
             Stage::Standby => {
@@ -214,23 +232,22 @@ impl Machine {
                 }
                 self.write_or_read(now)
             }
+            Stage::CatchingUp if self.is_fenced || self.withdrawn => {
+                self.stage = if self.is_fenced { Stage::Reopening } else { Stage::Releasing };
+                self.next(now)
+            }
+            Stage::CatchingUp | Stage::Joining | Stage::Serving => self.serve(now),
+            Stage::Leaving if !self.is_holder() => self.serve(now),
             Stage::Promoting => {
                 let fence = self.record().fence.clone();
+                self.share.fencing.clone_from(&fence);
                 self.call(Action::Promote { fence })
             }
-            Stage::Confirming => {
-                let mut confirmed = Record { fence: Vec::new(), ..self.record().clone() };
-                // Whoever executed what was not applied can no longer affect the medium.
-                confirmed.replies.values_mut().for_each(|reply| reply.is_applied = true);
-                self.replace_as_holder(confirmed)
-            }
-            Stage::Activating | Stage::Active | Stage::Leaving => self.hold(now),
+            Stage::Confirming => self.confirm(),
+            Stage::Settling | Stage::Activating | Stage::Active | Stage::Leaving => self.hold(now),
             Stage::Demoting => self.call(Action::Demote),
-            Stage::Releasing => {
-                let next = self.record().next.clone().filter(|next| next.gateway != self.me.gateway);
-                let free = Record { active: None, next, ..self.record().clone() };
-                self.replace_as_holder(free)
-            }
+            Stage::Releasing => self.release(),
+            Stage::Silent => self.be_silent(now),
             Stage::Lost => None,
             Stage::Reopening => self.call(Action::Reopen),
         }
@@ -238,7 +255,8 @@ impl Machine {
 
     /// When [`Machine::next`] has something to do if nothing happens until then.
     pub fn wake_at(&self) -> Duration {
-        self.due.max(self.pause)
+        let due = self.completes_at().map_or(self.due, |at| at.min(self.due));
+        due.max(self.pause)
     }
 
     /// [`Action::Read`] has returned: version and content; `None`: the object does not exist.
@@ -251,23 +269,39 @@ impl Machine {
         self.fault = None;
         let (version, record) = match found {
             Some((version, record)) => (Some(version), record),
-            None => (None, Record::default()),
+            // Somebody has removed it. That ends nobody's access to the medium.
+            None => (None, Record { fence: self.record().clients(), ..Record::default() }),
         };
         self.see(now, version, record);
-        if self.stage == Stage::Standby {
-            self.due = now.saturating_add(self.interval);
-            if self.is_holder() {
-                // A claim of which it was unknown whether it was written.
-                (self.epoch, self.stage) = (self.record().epoch, Stage::Promoting);
-            } else if self.record().fence.contains(&self.me.client) {
-                self.is_fenced = true;
-            } else {
-                self.adopt();
+        self.share.has_read |= now >= self.due;
+        let is_holder = self.is_holder();
+        match self.stage {
+            // A claim of which it was unknown whether it was written.
+            Stage::Standby | Stage::CatchingUp | Stage::Serving if is_holder => {
+                self.due = now.saturating_add(self.interval);
+                self.claimed();
+            }
+            Stage::Standby => {
+                self.due = self.next_look(now);
+                if self.record().fence.contains(&self.me.client) {
+                    self.is_fenced = true;
+                } else if self.is_among() && !self.withdrawn {
+                    self.enlisted(now);
+                } else {
+                    self.share.may_be_among = self.is_among();
+                    self.adopt();
+                    self.plan = self.decide(now);
+                }
+            }
+            Stage::CatchingUp | Stage::Joining | Stage::Serving | Stage::Leaving if self.is_among() => {
                 self.plan = self.decide(now);
             }
-        } else if !self.is_holder() {
-            self.lose();
+            Stage::Releasing if self.is_among() => {}
+            Stage::Silent => self.due = now.saturating_add(self.interval),
+            _ if is_holder => self.settle(),
+            _ => self.lose(),
         }
+        self.let_others_write(now);
     }
 
     /// [`Action::Replace`] has returned: the new version.
@@ -286,8 +320,8 @@ impl Machine {
         self.written = now;
         let Some(record) = written else { return };
         let (save, applied) = self.carries;
-        if save && self.save.take().is_some() {
-            self.out.push_back(Action::Saved(true));
+        if save && let Some(save) = &mut self.save {
+            save.is_written = true;
         }
         if applied {
             self.executing = None;
@@ -299,30 +333,62 @@ impl Machine {
         }
         self.see(now, Some(version), record);
         self.due = now.saturating_add(self.interval);
+        self.share.has_read = false;
         match self.stage {
-            Stage::Standby if self.is_holder() => {
-                self.epoch = self.record().epoch;
-                self.stage = Stage::Promoting;
-            }
+            Stage::Standby | Stage::CatchingUp | Stage::Serving if self.is_holder() => self.claimed(),
+            Stage::Standby if self.is_among() => self.enlisted(now),
             Stage::Confirming => {
-                self.stage = Stage::Activating;
                 self.wanted = None;
                 self.active_since = now;
-                (self.refused, self.adopted) = (None, None);
+                self.refused = None;
                 self.has_left = true;
-                self.apply(Action::Activate { saved: self.record().saved.clone() });
+                match self.access {
+                    Access::One => self.activate(),
+                    Access::All => {
+                        self.stage = Stage::Settling;
+                        self.has_fenced(now);
+                    }
+                }
             }
             Stage::Releasing => {
-                self.stage = Stage::Standby;
+                self.stage = if self.share.serves { Stage::Serving } else { Stage::Standby };
+                self.share.may_be_among = false;
+                self.share.give_up_fences();
                 self.not_before = now.saturating_add(self.takeover());
             }
-            _ => {}
+            Stage::Silent => self.was_silent(),
+            Stage::Standby | Stage::Lost | Stage::Reopening => {}
+            _ if self.is_holder() || self.is_among() => self.settle(),
+            // It has left, to be fenced.
+            _ => self.lose(),
+        }
+    }
+
+    fn claimed(&mut self) {
+        (self.epoch, self.stage) = (self.record().epoch, Stage::Promoting);
+        self.watch_anew();
+    }
+
+    fn activate(&mut self) {
+        self.stage = Stage::Activating;
+        (self.adopted, self.share.serves) = (None, true);
+        self.apply(Action::Activate { saved: self.record().saved.clone() });
+    }
+
+    /// The state to be saved survives this gateway, and is in force at all others.
+    fn settle(&mut self) {
+        let is_settled = self.access == Access::One || (self.is_holder() && self.record().is_settled());
+        if is_settled && self.save.take_if(|save| save.is_written).is_some() {
+            self.out.push_back(Action::Saved(true));
         }
     }
 
     /// [`Action::Promote`] has returned.
     pub fn promoted(&mut self, outcome: Result<(), String>) {
         self.is_calling = false;
+        if self.stage == Stage::Silent {
+            return;
+        }
         if self.is_fenced {
             self.stage = Stage::Reopening;
             return;
@@ -356,6 +422,7 @@ impl Machine {
         match outcome {
             Ok(client) => {
                 self.me.client = client;
+                self.share = Share::default();
                 self.is_fenced = false;
                 self.stage = Stage::Standby;
                 self.is_stale = true;
@@ -365,37 +432,33 @@ impl Machine {
         }
     }
 
-    /// The home has applied [`Action::Adopt`], [`Action::Activate`] or [`Action::Deactivate`], on all cores.
+    /// The home has applied [`Action::Adopt`], [`Action::Join`], [`Action::Activate`] or [`Action::Deactivate`], on
+    /// all cores.
     pub fn applied(&mut self) {
         self.applying = self.applying.saturating_sub(1);
         if self.applying > 0 {
             return;
         }
-        self.stage = match self.stage {
+        match self.stage {
+            Stage::Joining => self.stage = Stage::Serving,
             Stage::Activating => {
                 self.wanted = None;
-                Stage::Active
+                self.stage = Stage::Active;
             }
-            Stage::Leaving => Stage::Demoting,
-            Stage::Lost => Stage::Reopening,
-            stage => stage,
-        };
+            Stage::Leaving => (self.stage, self.share.serves) = (Stage::Demoting, false),
+            Stage::Lost => (self.stage, self.share.serves) = (Stage::Reopening, false),
+            // Nothing is on its way any more.
+            Stage::Silent => self.share.serves = false,
+            _ => {}
+        }
+        self.acknowledge();
     }
-
-    /// [`Action::CatchUp`] has returned.
-    pub fn caught_up(&mut self, _now: Duration, _outcome: Result<(), String>) {}
-
-    /// [`Action::Fence`] has returned.
-    pub fn fenced_others(&mut self, _now: Duration, _outcome: Result<(), String>) {}
-
-    /// Whether what this gateway has sent to the medium makes no progress. It may be called at any time.
-    pub fn medium_stuck(&mut self, _is_stuck: bool) {}
 
     /// The active unit's state has changed to this, which must survive this gateway; with an outcome, as a
     /// result of the request that it executes for another one. [`Action::Saved`] answers.
     pub fn save(&mut self, state: Vec<u8>, outcome: Option<Vec<u8>>) {
         if self.stage.is_holder() {
-            self.save = Some(Save { state, outcome });
+            self.save = Some(Save { state, outcome, is_written: false });
         } else {
             self.out.push_back(Action::Saved(false));
         }
@@ -422,7 +485,7 @@ impl Machine {
     /// The cluster has fenced this gateway's client.
     pub fn fenced(&mut self) {
         self.is_fenced = true;
-        if self.stage.is_holder() {
+        if self.stage.is_holder() || self.share.serves {
             self.lose();
         }
     }
@@ -454,20 +517,23 @@ impl Machine {
 
     /// Whether, after [`Machine::withdraw`], nothing of its claim is left.
     pub fn has_withdrawn(&self) -> bool {
-        self.withdrawn && self.stage == Stage::Standby && !self.is_calling && self.asks.is_empty()
+        let is_out = self.stage == Stage::Standby && !self.is_calling && !self.share.may_be_among;
+        self.withdrawn && is_out && self.asks.is_empty()
     }
 
     /// The status shown to people.
     pub fn status(&self) -> Status {
         let role = match self.stage {
             Stage::Standby | Stage::Reopening | Stage::Lost => Role::Standby,
+            Stage::Serving => Role::Serving,
             Stage::Active => Role::Active,
-            Stage::Promoting
-            | Stage::Confirming
+            Stage::Promoting | Stage::Confirming | Stage::Settling | Stage::Releasing => self.role_beside(),
+            Stage::CatchingUp
+            | Stage::Joining
             | Stage::Activating
             | Stage::Leaving
             | Stage::Demoting
-            | Stage::Releasing => Role::Transitioning,
+            | Stage::Silent => Role::Transitioning,
         };
         let record = self.seen.as_ref().map(|seen| seen.record.clone()).unwrap_or_default();
         Status {
@@ -491,74 +557,9 @@ impl Machine {
         }
     }
 
-    /// As the holder: writes state to be saved, and a sign of life.
-    fn hold(&mut self, now: Duration) -> Option<Action> {
-        let other = self.record().next.as_ref().filter(|next| next.gateway != self.me.gateway);
-        let stays = now.saturating_sub(self.active_since) < self.interval.saturating_mul(STAYS);
-        let (refuses, leaves) = match other.map(|next| next.by) {
-            Some(By::Initiator) if stays => (true, false),
-            Some(_) => (false, true),
-            None => (false, false),
-        };
-        if self.stage == Stage::Active && (leaves || self.withdrawn) {
-            (self.stage, self.leaving_since) = (Stage::Leaving, now);
-            self.apply(Action::Deactivate { lost: false });
-            return self.out.pop_front();
-        }
-        if self.stage == Stage::Active && self.executing.is_none() && !self.is_stale {
-            let mut requests = self.record().requests.iter();
-            let request = requests.find(|(gateway, _)| **gateway != self.me.gateway);
-            if let Some((gateway, Request { id, body })) = request {
-                let (gateway, id, body) = (gateway.clone(), *id, body.clone());
-                self.executing = Some(Executing { gateway, id, applied: None });
-                return Some(Action::Execute { body });
-            }
-        }
-        let is_applied = self.executing.as_ref().is_some_and(|executing| executing.applied.is_some());
-        let Me { gateway, ports, .. } = &self.me;
-        let is_new = self.record().gateways.get(gateway) != Some(ports) && self.clash().is_none();
-        let is_due =
-            self.is_stale || self.save.is_some() || is_applied || refuses || is_new || now >= self.due;
-        let mut record = self.record().clone();
-        record.next = record.next.filter(|_| !refuses);
-        if is_new {
-            record.gateways.insert(gateway.clone(), ports.clone());
-        }
-        if is_due { self.replace_as_holder(record) } else { None }
-    }
-
-    /// Replaces the object while it is this gateway's, with state to be saved.
-    fn replace_as_holder(&mut self, mut record: Record) -> Option<Action> {
-        if self.is_stale {
-            return self.call(Action::Read);
-        }
-        let is_withdrawn = |executing: &Executing| !record.has(&executing.gateway, executing.id);
-        if self.executing.as_ref().is_some_and(is_withdrawn) {
-            self.executing = self.executing.take().filter(|executing| executing.applied.is_none());
-            if self.save.as_ref().is_some_and(|save| save.outcome.is_some()) {
-                self.save = None;
-                return Some(Action::Saved(false));
-            }
-        }
-        record.beat = record.beat.wrapping_add(1);
-        let (mut saved, mut applied) = (false, false);
-        if let Some(save) = &self.save {
-            record.saved.clone_from(&save.state);
-            saved = true;
-        }
-        if let Some(Executing { gateway, id, applied: outcome }) = &self.executing {
-            applied = outcome.is_some();
-            let saved = self.save.as_ref().and_then(|save| save.outcome.as_ref());
-            if let Some(outcome) = outcome.as_ref().or(saved) {
-                record.reply(gateway, Reply { id: *id, outcome: outcome.clone(), is_applied: applied });
-            }
-        }
-        let action = self.replace(record);
-        self.carries = (saved, applied);
-        action
-    }
-
-    fn replace(&mut self, record: Record) -> Option<Action> {
+    fn replace(&mut self, mut record: Record) -> Option<Action> {
+        let clients = record.clients();
+        record.stuck.retain(|client| clients.contains(client) && !record.fence.contains(client));
         let expected = self.seen.as_ref().and_then(|seen| seen.version);
         self.writing = Some(record.clone());
         self.carries = (false, false);
@@ -575,118 +576,54 @@ impl Machine {
         self.out.push_back(action);
     }
 
-    /// In standby: the record to write, if any.
-    fn decide(&mut self, now: Duration) -> Option<Record> {
-        let seen = self.seen.as_ref()?;
-        let (before, has_lapsed) = (seen.record.clone(), seen.quiet >= BEATS_MISSED);
-        let Record { epoch, active, next, gateways, members, requests, .. } = &before;
-        let Me { gateway, member, .. } = &self.me;
-        let mut record = before.clone();
-        let clash = self.clash().or_else(|| self.namesake());
-        let other_disk = before.other_disk(gateway, &member.disk);
-        self.is_clashing = clash.is_some() || other_disk.is_some();
-        if clash.is_none() {
-            record.members.insert(gateway.clone(), member.clone());
-        }
-        if self.is_clashing {
-            self.fault = clash.or(other_disk);
-            // Its entry shows others when they have the same disk.
-            return (record != before).then_some(record);
-        }
-        let is_retracted = self.request(now, &mut record);
-        let me = &self.me;
-        record.gateways.insert(me.gateway.clone(), me.ports.clone());
-        let is_ours = next.as_ref().is_none_or(|next| next.gateway == me.gateway);
-        let is_free = active.is_none() && (is_ours || has_lapsed);
-        let is_left = active.as_ref().is_some_and(|holder| Some(&holder.client) == self.left.as_ref());
-        let is_returned = self.has_left && active.is_none() && *epoch > self.epoch;
-        let may_claim = !self.withdrawn && (now >= self.not_before || is_returned);
-        if may_claim && (is_free || has_lapsed || is_left) {
-            record.epoch = epoch.saturating_add(1);
-            record.beat = record.beat.wrapping_add(1);
-            record.fence.extend(active.iter().map(|holder| holder.client.clone()));
-            record.active = Some(Holder { gateway: me.gateway.clone(), client: me.client.clone() });
-            record.next = None;
-            record.disk = Some(me.member.disk.clone());
-            record.requests.clear();
-            return Some(record);
-        }
-        if active.is_some() {
-            let is_mine = next.as_ref().is_some_and(|next| next.gateway == me.gateway);
-            let other = next.as_ref().filter(|_| !is_mine);
-            let yields = (self.is_next && !is_mine) || other.is_some_and(|next| next.by == By::Person);
-            // The holder has declined an initiator's request, or a person has requested something else.
-            self.wanted = self.wanted.filter(|by| *by == By::Person || !yields);
-            let wanted = self.wanted.map(|by| Next { gateway: me.gateway.clone(), by });
-            record.next = wanted.or(other.cloned());
-        }
-        let is_known = record.gateways == *gateways && record.members == *members;
-        let is_new = !is_known || record.next != *next || record.requests != *requests;
-        (is_new || is_retracted).then_some(record)
-    }
-
     fn takeover(&self) -> Duration {
         self.interval.saturating_mul(BEATS)
     }
 
-    /// What its ports have in common with another gateway's.
-    fn clash(&self) -> Option<String> {
-        self.record().clash(&self.me.gateway, &self.me.ports)
-    }
-
-    /// Another daemon with this gateway's name, which has overwritten the entry of this process.
-    fn namesake(&self) -> Option<String> {
-        let name = &self.me.gateway;
-        let is_other = self.is_listed && !self.is_own(self.record().members.get(name));
-        is_other.then(|| {
-            format!(
-                "another daemon is gateway {name}, too; give each a different name (`gateway` in \
-        [cluster])"
-            )
-        })
-    }
-
-    fn is_own(&self, member: Option<&Member>) -> bool {
-        member.is_some_and(|member| member.process == self.me.member.process)
-    }
-
-    /// Passes the state saved by another gateway to the home.
-    fn adopt(&mut self) {
-        let saved = &self.record().saved;
-        if self.adopted.as_ref() != Some(saved) {
-            let saved = saved.clone();
-            self.adopted = Some(saved.clone());
-            self.apply(Action::Adopt { saved });
-        }
-    }
-
     fn see(&mut self, now: Duration, version: Option<u64>, record: Record) {
         // The holder gives signs of life at its own interval.
-        let holders_interval = record.takeover_of_holder().and_then(|takeover| takeover.checked_div(BEATS));
-        let holders_interval = holders_interval.unwrap_or_default();
-        let sign = |record: &Record| (record.epoch, record.beat, record.active.is_some());
-        let (quiet, looked) = match &self.seen {
-            Some(seen) if sign(&seen.record) != sign(&record) => (0, now),
-            Some(seen) if now.saturating_sub(seen.looked) >= self.interval.max(holders_interval) => {
-                (seen.quiet.saturating_add(1), now)
+        let holder = record.active.as_ref().map(|holder| holder.gateway.as_str());
+        let theirs = record.takeover_of(holder).checked_div(BEATS).unwrap_or_default();
+        let sign = (record.epoch, record.beat, record.active.is_some());
+        let watch = match self.seen.take() {
+            Some(Seen { mut watch, .. }) => {
+                watch.look(now, sign, self.interval.max(theirs));
+                watch
             }
-            Some(seen) => (seen.quiet, seen.looked),
-            None => (0, now),
+            None => Watch::new(now, sign),
         };
-        self.seen = Some(Seen { version, record, quiet, looked });
+        self.seen = Some(Seen { version, record, watch });
         self.is_stale = false;
+        self.look_at_peers(now);
+    }
+
+    /// When the object is to be looked at again: what was read in between does not delay that.
+    fn next_look(&self, now: Duration) -> Duration {
+        let looked = self.seen.as_ref().map_or(now, |seen| seen.watch.looked());
+        let next = looked.saturating_add(self.interval);
+        if next > now { next } else { now.saturating_add(self.interval) }
+    }
+
+    /// Whether the holder is dead.
+    fn has_lapsed(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.watch.has_lapsed())
     }
 
     /// Whether the object, as last seen, is this gateway's, under its present claim.
     fn is_holder(&self) -> bool {
-        let claimed = self.stage == Stage::Standby || self.record().epoch == self.epoch;
+        let claims = matches!(self.stage, Stage::Standby | Stage::CatchingUp | Stage::Serving);
+        let claimed = claims || self.record().epoch == self.epoch;
         let is_me = |holder: &Holder| holder.gateway == self.me.gateway && holder.client == self.me.client;
         claimed && self.record().active.as_ref().is_some_and(is_me)
     }
 
     /// Whether its home is active, or about to be.
     fn is_serving(&self) -> bool {
-        matches!(self.stage, Stage::Activating | Stage::Active | Stage::Leaving)
+        match self.stage {
+            Stage::Activating | Stage::Active | Stage::Leaving => true,
+            Stage::Serving | Stage::Settling => self.share.serves,
+            _ => false,
+        }
     }
 
     /// The unit belongs to another gateway, or this one was fenced.
@@ -695,16 +632,27 @@ impl Machine {
             self.out.push_back(Action::Saved(false));
         }
         self.executing = None;
+        if self.access == Access::All && self.share.serves {
+            if !matches!(self.stage, Stage::Silent | Stage::Lost | Stage::Reopening) {
+                self.fall_silent();
+            }
+            return;
+        }
         match self.stage {
             Stage::Activating | Stage::Active | Stage::Leaving => {
                 self.stage = Stage::Lost;
                 self.apply(Action::Deactivate { lost: true });
             }
             // Whoever has claimed it meanwhile fences this client, which may have the right to write.
-            Stage::Promoting | Stage::Confirming | Stage::Demoting | Stage::Releasing => {
-                self.stage = Stage::Reopening;
-            }
-            Stage::Standby | Stage::Lost | Stage::Reopening => {}
+            Stage::CatchingUp
+            | Stage::Joining
+            | Stage::Serving
+            | Stage::Promoting
+            | Stage::Confirming
+            | Stage::Settling
+            | Stage::Demoting
+            | Stage::Releasing => self.stage = Stage::Reopening,
+            Stage::Standby | Stage::Silent | Stage::Lost | Stage::Reopening => {}
         }
     }
 
@@ -728,6 +676,10 @@ impl Machine {
             requests: BTreeMap::new(),
             replies: BTreeMap::new(),
             saved: Vec::new(),
+            serving: BTreeMap::new(),
+            stuck: Vec::new(),
+            change: 0,
+            fences: 0,
         };
         self.seen.as_ref().map_or(&NONE, |seen| &seen.record)
     }
@@ -739,12 +691,19 @@ impl Stage {
         match self {
             Stage::Promoting
             | Stage::Confirming
+            | Stage::Settling
             | Stage::Activating
             | Stage::Active
             | Stage::Leaving
             | Stage::Demoting
             | Stage::Releasing => true,
-            Stage::Standby | Stage::Lost | Stage::Reopening => false,
+            Stage::Standby
+            | Stage::CatchingUp
+            | Stage::Joining
+            | Stage::Serving
+            | Stage::Silent
+            | Stage::Lost
+            | Stage::Reopening => false,
         }
     }
 }

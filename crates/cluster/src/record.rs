@@ -15,7 +15,8 @@ pub struct Record {
     pub active: Option<Holder>,
     /// Changed by the active gateway as long as it is alive.
     pub beat: u64,
-    /// Clients of earlier holders that must be fenced before a gateway may become active.
+    /// Clients of gateways that had access to the medium, and must be fenced before another one may become active,
+    /// or a change is complete.
     pub fence: Vec<String>,
     /// The gateway to become active next, if one was requested.
     pub next: Option<Next>,
@@ -33,6 +34,31 @@ pub struct Record {
     /// The unit's own state: reservations, mode parameters.
     #[serde(with = "hex")]
     pub saved: Vec<u8>,
+    /// The gateways, other than the active one, that have access to the medium, by their names. None if only one has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub serving: BTreeMap<String, Serving>,
+    /// The clients among these, and that of the active one, of which requests to the medium make no progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<String>,
+    /// Counts what each of them must apply: changes of the unit's state, and completed fences.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub change: u64,
+    /// Counts completed fences.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub fences: u64,
+}
+
+/// A gateway that has access to the medium while another one is active, or that is about to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Serving {
+    /// Its client, as of a holder.
+    pub client: String,
+    /// Changed as long as it is alive.
+    pub beat: u64,
+    /// It neither has, nor will have, access to the medium under a state older than that of this change.
+    pub applied: u64,
+    /// Nor by requests that do not carry this many fences.
+    pub fences: u64,
 }
 
 /// A gateway, and its client of the cluster.
@@ -147,6 +173,8 @@ impl fmt::Display for Damaged {
 /// The format that this version writes: it changes with what it contains, including requests and the unit's own
 /// state.
 const FORMAT: u32 = 2;
+/// The same, and who else has access to the medium: a version that does not know it must not replace such an object.
+const SHARED: u32 = 3;
 
 /// The part common to all formats.
 #[derive(Serialize, Deserialize)]
@@ -165,7 +193,9 @@ struct Sealed<'a> {
 impl Record {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let sealed = Sealed { format: Format { lunette_unit: FORMAT }, record: self };
+        let is_shared = !self.serving.is_empty() || self.change > 0 || self.fences > 0;
+        let format = Format { lunette_unit: if is_shared { SHARED } else { FORMAT } };
+        let sealed = Sealed { format, record: self };
         serde_json::to_vec(&sealed).unwrap_or_else(|error| panic!("text keys and numbers alone: {error}"))
     }
 
@@ -176,7 +206,7 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Record, Damaged> {
         let other = |error: serde_json::Error| Damaged::Other(error.to_string());
         match serde_json::from_slice(bytes).map_err(other)? {
-            Format { lunette_unit: FORMAT } => serde_json::from_slice(bytes).map_err(other),
+            Format { lunette_unit: FORMAT | SHARED } => serde_json::from_slice(bytes).map_err(other),
             Format { lunette_unit: format } if format < FORMAT => Err(Damaged::Older(format)),
             Format { lunette_unit: format } => Err(Damaged::Newer(format)),
         }
@@ -195,10 +225,59 @@ impl Record {
         ))
     }
 
-    /// Its holder's takeover time.
-    pub(crate) fn takeover_of_holder(&self) -> Option<Duration> {
-        let member = self.members.get(&self.active.as_ref()?.gateway)?;
-        Some(Duration::from_millis(member.takeover_ms))
+    /// A gateway's takeover time, if it is known.
+    pub(crate) fn takeover_of(&self, gateway: Option<&str>) -> Duration {
+        let member = gateway.and_then(|gateway| self.members.get(gateway));
+        Duration::from_millis(member.map_or(0, |member| member.takeover_ms))
+    }
+
+    /// Sets whether requests of a client with access to the medium make no progress.
+    pub(crate) fn set_stuck(&mut self, client: &str, is_stuck: bool) {
+        if is_stuck && !self.stuck.iter().any(|other| other == client) {
+            self.stuck.push(client.to_owned());
+        } else if !is_stuck {
+            self.stuck.retain(|other| other != client);
+        }
+    }
+
+    /// The clients that have access to the medium, or are to be fenced since they had.
+    pub(crate) fn clients(&self) -> Vec<String> {
+        let serving = self.serving.values().map(|one| &one.client);
+        self.fence
+            .iter()
+            .chain(self.active.iter().map(|holder| &holder.client))
+            .chain(serving)
+            .cloned()
+            .collect()
+    }
+
+    /// Has the client of a gateway that serves fenced, instead.
+    pub(crate) fn shut_out(&mut self, gateway: &str) {
+        self.fence.extend(self.serving.remove(gateway).map(|one| one.client));
+    }
+
+    /// Has this client fenced if it has access.
+    pub(crate) fn shut_out_client(&mut self, client: &str) {
+        let serving = self.serving.len();
+        self.serving.retain(|_, one| one.client != client);
+        let was_active = self.active.take_if(|holder| holder.client == client).is_some();
+        if was_active || self.serving.len() < serving {
+            self.fence.push(client.to_owned());
+        }
+    }
+
+    /// These clients are fenced, and whoever serves has to catch up with that.
+    pub(crate) fn fenced(&mut self, clients: &[String]) {
+        if !clients.is_empty() {
+            self.fence.retain(|client| !clients.contains(client));
+            self.fences = self.fences.saturating_add(1);
+            self.change = self.change.saturating_add(1);
+        }
+    }
+
+    /// Whether all that serve have applied everything, and nobody else can affect the medium.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.fence.is_empty() && self.serving.values().all(|one| one.applied >= self.change)
     }
 
     /// Whether it contains a request of a gateway, or the reply to it.
@@ -238,6 +317,10 @@ impl Record {
             }
         })
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Bytes in hexadecimal.
@@ -287,13 +370,35 @@ mod tests {
             replies: [("b".into(), Reply { id: 0, outcome: vec![2], is_applied: true })].into(),
             disk: Some("d".into()),
             saved: vec![0, 0x7f, 0xff],
+            serving: [("b".into(), Serving { client: "c".into(), beat: 1, applied: 2, fences: 3 })].into(),
+            stuck: vec!["c".into()],
+            change: 4,
+            fences: 5,
         };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
 
     #[test]
+    fn earlier_versions_refuse_an_object_only_if_several_gateways_have_access() {
+        let starts = |record: &Record, with: &str| record.encode().starts_with(with.as_bytes());
+        let mut record = Record { epoch: 7, saved: vec![1], ..Record::default() };
+        assert!(starts(&record, r#"{"lunette_unit":2,"#));
+        assert_eq!(record.encode().last(), Some(&b'}'));
+        assert!(!String::from_utf8(record.encode()).expect("text").contains("serving"));
+        for change in [0, 1] {
+            record.change = change;
+            record.serving =
+                [("b".into(), Serving { client: "c".into(), beat: 0, applied: 0, fences: 0 })].into();
+            assert!(starts(&record, r#"{"lunette_unit":3,"#));
+        }
+        record.serving.clear();
+        assert!(starts(&record, r#"{"lunette_unit":3,"#), "{record:?}");
+        assert_eq!(Record::decode(&record.encode()), Ok(record));
+    }
+
+    #[test]
     fn what_is_newer_or_something_else_is_not_taken_for_a_state() {
-        assert_eq!(Record::decode(br#"{"lunette_unit":3,"more":[]}"#), Err(Damaged::Newer(3)));
+        assert_eq!(Record::decode(br#"{"lunette_unit":4,"more":[]}"#), Err(Damaged::Newer(4)));
         assert_eq!(Record::decode(br#"{"lunette_unit":1,"epoch":1}"#), Err(Damaged::Older(1)));
         for other in ["", "{}", r#"{"lunette_unit":2}"#, "\u{0}"] {
             assert!(matches!(Record::decode(other.as_bytes()), Err(Damaged::Other(_))), "{other}");

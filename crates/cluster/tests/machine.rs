@@ -104,6 +104,29 @@ fn a_holder_that_shows_less_often_that_it_lives_is_given_its_own_time() {
 }
 
 #[test]
+fn requests_to_a_dead_holder_do_not_delay_the_claim() {
+    let mut rig = held(TAKEOVER);
+    for id in 0.. {
+        rig.machine.ask(rig.now, id, vec![]);
+        let until = rig.now + TAKEOVER * 9 / 50;
+        while rig.now < until {
+            match rig.machine.next(rig.now) {
+                Some(Action::Read) => rig.machine.read(rig.now, Ok(rig.object.clone())),
+                Some(Action::Replace { record, .. }) => {
+                    let version = rig.object.as_ref().map_or(1, |(version, _)| version + 1);
+                    rig.object = Some((version, *record));
+                    rig.machine.replaced(rig.now, Ok(version));
+                }
+                Some(Action::Promote { .. }) => return assert!(rig.now < TAKEOVER * 4 / 5, "{:?}", rig.now),
+                Some(_) => rig.machine.applied(),
+                None => rig.now = rig.machine.wake_at().clamp(rig.now + Duration::from_millis(1), until),
+            }
+        }
+        assert!(rig.now < TAKEOVER * 2, "it never claims");
+    }
+}
+
+#[test]
 fn one_whose_disk_is_another_does_not_become_active() {
     let mut rig = held(TAKEOVER);
     let (_, record) = rig.object.as_mut().expect("it is there");

@@ -62,13 +62,18 @@ impl Machine {
     /// The outcome of a request of this gateway, once it is known, or once nobody may wait for it any longer.
     pub(super) fn outcome(&self, now: Duration, ask: &Ask) -> Option<Outcome> {
         let reply = self.record().replies.get(&self.me.gateway).filter(|reply| reply.id == ask.id);
-        let is_settled = matches!(self.stage, Stage::Standby | Stage::Active) && self.applying == 0;
+        // One that serves has applied whatever counts as applied.
+        let is_serving = self.stage == Stage::Serving;
+        let is_settled =
+            is_serving || (matches!(self.stage, Stage::Standby | Stage::Active) && self.applying == 0);
         let is_over = now >= ask.until || self.withdrawn || self.is_clashing;
         match reply {
             // The home may be waiting for the end of a recalled one before it applies anything else.
             Some(reply) if reply.is_applied && (is_settled || ask.is_recalled) => {
                 Some(Outcome::Executed(reply.outcome.clone()))
             }
+            // For the same reason its change may not be in force here, and so not count as applied.
+            Some(reply) if is_serving && ask.is_recalled => Some(Outcome::Executed(reply.outcome.clone())),
             // This gateway's claim dropped it.
             None if self.stage == Stage::Active => Some(Outcome::NotExecuted),
             None if !ask.is_sent && is_over => Some(Outcome::NotExecuted),

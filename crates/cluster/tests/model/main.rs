@@ -2,6 +2,10 @@
 //! a list of fenced clients, of which its servers learn one after the other, and gateways that are paused,
 //! cut off, killed and started.
 
+mod all;
+mod checks;
+mod home;
+mod pool;
 mod scenarios;
 
 use cluster::{Access, Action, By, Machine, Me, Member, Outcome, Port, Record, ReplaceError, Role};
@@ -12,6 +16,8 @@ const TAKEOVER: u64 = 10_000;
 const BLOCKS: usize = 3;
 /// How long a call waits for a cluster that does not answer.
 const SILENCE: u64 = 3_000;
+/// All servers have a map after this time.
+const SPREADS: u64 = 6_500;
 
 /// Ways to break the machine's environment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +31,14 @@ enum Mutant {
     Unconfirmed,
     /// The reply to another gateway is not written together with the state that it reports.
     ReplyApart,
+    /// A gateway that serves does not wait for the map with the fences of which the object speaks.
+    NotCaughtUp,
+    /// It reports as applied what it has yet to apply.
+    AppliedEarly,
+    /// It serves before it is in the object.
+    ServesUnlisted,
+    /// It ends what it has begun when it finds itself fenced, although others have not caught up with that.
+    EndsEarly,
 }
 
 #[derive(Clone, Debug)]
@@ -41,12 +55,16 @@ enum Event {
     Applied,
     /// All cores have applied a change that is saved, or it was undone.
     Published(Change, bool),
+    /// A state takes effect that was reported as applied.
+    Takes(Vec<u16>),
     /// An initiator sends something.
     Load,
     /// A request leaves the gateway, and arrives.
     Send(Request),
     Arrive(Request),
-    Ended(bool),
+    Ended(u64, bool),
+    /// Another gateway has notified it that the object has changed.
+    Noticed,
     Start,
 }
 
@@ -56,6 +74,8 @@ enum Returned {
     Replaced(Result<u64, ReplaceError>),
     Promoted(Result<(), String>),
     Fenced,
+    FencedOthers,
+    CaughtUp(Result<(), String>),
     Demoted,
     Reopened,
     /// It has failed.
@@ -64,6 +84,7 @@ enum Returned {
 
 #[derive(Clone, Debug)]
 struct Request {
+    id: u64,
     client: String,
     /// The process that waits for it.
     life: u64,
@@ -72,12 +93,32 @@ struct Request {
     block: usize,
     is_write: bool,
     map: u64,
+    /// How many changes were in force when it was admitted, and how many had been acknowledged.
+    state: usize,
+    acked: usize,
+    issued: u64,
+    /// Its client was fenced already.
+    is_out: bool,
+}
+
+/// The server of a block.
+#[derive(Clone, Default)]
+struct Server {
+    map: u64,
+    /// The newest claim that it has served.
+    epoch: u64,
+    /// The most acknowledged changes that an initiator knew of, and when the newest write was issued.
+    acked: usize,
+    issued: BTreeMap<String, u64>,
+    /// It executes nothing until then.
+    stuck_until: u64,
 }
 
 /// Requests to the home, which takes one after the other.
 #[derive(Clone, Debug)]
 enum Ask {
-    Adopt,
+    Adopt(Vec<u8>),
+    Join(Vec<u8>),
     /// With the saved state, under this claim.
     Activate(Vec<u8>, u64),
     Deactivate,
@@ -106,22 +147,41 @@ struct Gateway {
     held_until: u64,
     /// Until then it does not reach the cluster, although initiators reach it.
     cut_until: u64,
+    /// Its home decides; it has access to the medium.
     is_active: bool,
+    serves: bool,
     epoch: u64,
     saved: Vec<u16>,
+    /// It applies a state, and has done so when what was admitted before has ended.
+    adopting: bool,
     /// A change that must become durable before it is acknowledged.
     keeping: Option<Change>,
     /// A change that not all cores have applied yet.
     publishing: bool,
+    /// What it was, and whether it was saved, once it only waits for what was admitted before.
+    published: Option<(Change, bool)>,
     /// Its requests to another gateway, and whether their initiators have aborted them.
     asking: BTreeMap<u16, bool>,
-    in_flight: u32,
+    /// Requests that have no answer: under which state they were admitted, and when.
+    in_flight: BTreeMap<u64, (usize, u64)>,
     asked: VecDeque<Ask>,
     /// Going to standby, once nothing is in flight.
     leaves: bool,
+    /// What it need not apply any more.
+    begun: usize,
     map: u64,
     /// When it next looks for what to do.
     next_turn: u64,
+    /// When it last replaced the object.
+    wrote: u64,
+}
+
+/// A request on its way.
+struct Outstanding {
+    client: String,
+    state: usize,
+    /// When its initiator considered it as over.
+    released: Option<u64>,
 }
 
 /// Its fields are the parts of the model and what its invariants count.
@@ -129,6 +189,7 @@ struct World {
     seed: u64,
     rng: fastrand::Rng,
     mutant: Mutant,
+    access: Access,
     now: u64,
     /// Time, order, gateway and its life, event.
     queue: BinaryHeap<std::cmp::Reverse<(u64, u64)>>,
@@ -141,8 +202,21 @@ struct World {
     /// The monitors' map, and since which map clients are fenced.
     map: u64,
     shut_out: BTreeMap<String, u64>,
-    /// For each block's server: its map, and the newest claim that it has served.
-    servers: [(u64, u64); BLOCKS],
+    /// When there was a new one.
+    maps: Vec<u64>,
+    servers: [Server; BLOCKS],
+    /// Requests on their way.
+    outstanding: BTreeMap<u64, Outstanding>,
+    /// Initiators give a path up if it does not answer for this long.
+    patience: u64,
+    /// How many changes have been acknowledged.
+    acked: usize,
+    requests: u64,
+    /// Servers may never get a map on their own. Then it counts only what others see that are not fenced.
+    lags: bool,
+    /// What a call takes, and the longest time between two changes of the object by a gateway.
+    pace: std::ops::Range<u64>,
+    longest: u64,
     holders: BTreeMap<u64, String>,
     promised: BTreeSet<u16>,
     /// Requests of gateways in standby whose initiators know that they were not executed; how many were, and how
@@ -161,10 +235,15 @@ struct World {
 
 impl World {
     fn new(seed: u64, count: usize, slow: bool, mutant: Mutant) -> World {
+        World::with(Access::One, seed, count, slow, mutant)
+    }
+
+    fn with(access: Access, seed: u64, count: usize, slow: bool, mutant: Mutant) -> World {
         let mut world = World {
             seed,
             rng: fastrand::Rng::with_seed(seed),
             mutant,
+            access,
             now: 0,
             queue: BinaryHeap::new(),
             events: BTreeMap::new(),
@@ -175,7 +254,16 @@ impl World {
             lock: None,
             map: 1,
             shut_out: BTreeMap::new(),
-            servers: [(1, 0); BLOCKS],
+            maps: Vec::new(),
+            servers: [const { Server { map: 1, epoch: 0, acked: 0, issued: BTreeMap::new(), stuck_until: 0 } };
+                BLOCKS],
+            outstanding: BTreeMap::new(),
+            patience: u64::MAX,
+            acked: 0,
+            requests: 0,
+            lags: false,
+            pace: 1..20,
+            longest: 0,
             holders: BTreeMap::new(),
             promised: BTreeSet::new(),
             declined: BTreeSet::new(),
@@ -208,7 +296,7 @@ impl World {
             member: Member { process: client.clone(), takeover_ms: TAKEOVER, disk: String::new() },
         };
         Gateway {
-            machine: Machine::new(me, Duration::from_millis(TAKEOVER), Access::One),
+            machine: Machine::new(me, Duration::from_millis(TAKEOVER), self.access),
             life,
             clients: 0,
             client,
@@ -216,16 +304,21 @@ impl World {
             held_until: 0,
             cut_until: 0,
             is_active: false,
+            serves: false,
             epoch: 0,
             saved: Vec::new(),
+            adopting: false,
             keeping: None,
             publishing: false,
+            published: None,
             asking: BTreeMap::new(),
-            in_flight: 0,
+            in_flight: BTreeMap::new(),
             asked: VecDeque::new(),
             leaves: false,
+            begun: 0,
             map: self.map,
             next_turn: 0,
+            wrote: self.now,
         }
     }
 
@@ -241,7 +334,7 @@ impl World {
         match self.rng.u32(..100) {
             0 if self.slow => self.rng.u64(1_000..15_000),
             1..4 if self.slow => self.rng.u64(100..1_000),
-            _ => self.rng.u64(1..20),
+            _ => self.rng.u64(self.pace.clone()),
         }
     }
 
@@ -294,28 +387,28 @@ impl World {
                 self.gateways[index].machine.applied();
                 self.turn(index);
             }
-            Event::Published(change, ok) => self.published(index, change, ok),
+            Event::Published(change, ok) => {
+                self.gateways[index].published = Some((change, ok));
+                self.settle(index);
+            }
+            Event::Takes(saved) => self.gateways[index].saved = saved,
             Event::Load => self.load(index),
             Event::Send(request) => {
                 let map = self.gateways[index].map;
                 let cut = self.gateways[index].cut_until.saturating_sub(self.now);
-                if cut > 0 {
+                if cut > 0 && self.access == Access::One {
                     // Nobody waits for it any more when it arrives.
-                    self.post(index, SILENCE, Event::Ended(true));
+                    self.post(index, SILENCE, Event::Ended(request.id, true));
                     self.post(index, cut, Event::Arrive(Request { map, life: u64::MAX, ..request }));
                     return;
                 }
-                let delay = self.delay();
+                let delay = cut + self.delay();
                 self.post(index, delay, Event::Arrive(Request { map, ..request }));
             }
-            Event::Arrive(request) => self.arrive(index, &request),
-            Event::Ended(ok) => {
-                let gateway = &mut self.gateways[index];
-                gateway.in_flight -= 1;
-                if !ok {
-                    gateway.machine.fenced();
-                }
-                self.settle(index);
+            Event::Arrive(request) => self.arrive(index, request),
+            Event::Ended(id, ok) => self.ended(index, id, ok),
+            Event::Noticed => {
+                self.gateways[index].machine.noticed();
                 self.turn(index);
             }
             Event::Start => {
@@ -330,13 +423,25 @@ impl World {
     /// The work of the daemon's thread.
     fn turn(&mut self, index: usize) {
         let now = Duration::from_millis(self.now);
+        if self.access == Access::All {
+            let gateway = &mut self.gateways[index];
+            let is_stuck = |(_, since): &(usize, u64)| since + TAKEOVER * 3 / 5 <= self.now;
+            let is_stuck = gateway.in_flight.values().any(is_stuck);
+            gateway.machine.medium_stuck(is_stuck);
+            if is_stuck && self.mutant == Mutant::EndsEarly {
+                self.release(index);
+            }
+        }
         while let Some(action) = self.gateways[index].machine.next(now) {
             match action {
-                Action::Adopt { .. } => self.ask(index, Ask::Adopt),
+                Action::Adopt { saved } => self.ask(index, Ask::Adopt(saved)),
+                Action::Join { saved } => self.ask(index, Ask::Join(saved)),
                 Action::Activate { saved } => {
                     let epoch = self.gateways[index].machine.status().record.epoch;
                     self.ask(index, Ask::Activate(saved, epoch));
                 }
+                Action::Deactivate { lost: true } if self.access == Access::All => self.abandon(index),
+                Action::Deactivate { lost: false } if self.access == Access::All => self.withdraw(index),
                 Action::Deactivate { lost: _ } => self.ask(index, Ask::Deactivate),
                 Action::Saved(ok) => {
                     let gateway = &mut self.gateways[index];
@@ -377,309 +482,6 @@ impl World {
         if wake > self.now && !(self.now + 1..=wake).contains(next) {
             *next = wake;
             self.post(index, wake - self.now, Event::Turn);
-        }
-    }
-
-    fn ask(&mut self, index: usize, ask: Ask) {
-        self.gateways[index].asked.push_back(ask);
-        let delay = self.delay();
-        self.post(index, delay, Event::Home);
-    }
-
-    fn home(&mut self, index: usize) {
-        let gateway = &mut self.gateways[index];
-        if gateway.leaves || gateway.keeping.is_some() || gateway.publishing {
-            return;
-        }
-        match gateway.asked.pop_front() {
-            None => return,
-            Some(Ask::Change(change)) => return self.change(index, change),
-            Some(Ask::Deactivate) => {
-                (gateway.is_active, gateway.leaves) = (false, true);
-                return self.settle(index);
-            }
-            Some(Ask::Adopt) => {}
-            Some(Ask::Activate(saved, epoch)) => {
-                (gateway.is_active, gateway.saved, gateway.epoch) = (true, ids(&saved), epoch);
-                self.check_once(index);
-                self.check_promises(index);
-            }
-        }
-        self.post(index, 0, Event::Applied);
-    }
-
-    /// A home that goes to standby has applied that when nothing is in flight, and then continues.
-    fn settle(&mut self, index: usize) {
-        let gateway = &mut self.gateways[index];
-        if gateway.leaves && gateway.in_flight == 0 {
-            gateway.leaves = false;
-            self.post(index, 0, Event::Applied);
-            self.post(index, 0, Event::Home);
-        }
-    }
-
-    fn effect(&mut self, index: usize, action: Action) {
-        let client = self.gateways[index].client.clone();
-        let returned = match action {
-            Action::Read => Returned::Read(Box::new(self.object.clone())),
-            Action::Replace { expected, record } => {
-                if self.object.as_ref().map(|(version, _)| *version) == expected {
-                    let version = expected.unwrap_or(0) + 1;
-                    self.claims +=
-                        u64::from(self.object.as_ref().map_or(0, |(_, now)| now.epoch) != record.epoch);
-                    self.object = Some((version, *record));
-                    Returned::Replaced(Ok(version))
-                } else if self.mutant == Mutant::Unconfirmed
-                    && record.fence.is_empty()
-                    && !self.gateways[index].is_active
-                {
-                    Returned::Replaced(Ok(expected.unwrap_or(0)))
-                } else {
-                    Returned::Replaced(Err(ReplaceError::Conflict))
-                }
-            }
-            Action::Promote { fence } => {
-                for other in fence {
-                    self.map += 1;
-                    self.shut_out.entry(other).or_insert(self.map);
-                }
-                if self.mutant != Mutant::FenceWithoutEpoch {
-                    self.gateways[index].map = self.map;
-                }
-                Returned::Fenced
-            }
-            Action::Demote => {
-                if self.lock.as_ref() == Some(&client) {
-                    self.lock = None;
-                }
-                Returned::Demoted
-            }
-            Action::Reopen
-            | Action::CatchUp
-            | Action::Fence { .. }
-            | Action::Join { .. }
-            | Action::Adopt { .. }
-            | Action::Activate { .. }
-            | Action::Deactivate { .. }
-            | Action::Saved(_)
-            | Action::Execute { .. }
-            | Action::Answer { .. } => {
-                unreachable!("no calls to the cluster")
-            }
-        };
-        let returned = match returned {
-            Returned::Fenced => {
-                // Then it takes the lock, if its owner is certainly gone.
-                let is_free = self
-                    .lock
-                    .as_ref()
-                    .is_none_or(|owner| self.shut_out.contains_key(owner) || *owner == client);
-                Returned::Promoted(if self.shut_out.contains_key(&client) {
-                    self.gateways[index].machine.fenced();
-                    Err("shut out".into())
-                } else if is_free {
-                    self.lock = Some(client);
-                    Ok(())
-                } else {
-                    Err("another client lives".into())
-                })
-            }
-            other => other,
-        };
-        let delay = self.delay();
-        self.post(index, delay, Event::Return(returned));
-    }
-
-    fn returned(&mut self, index: usize, returned: Returned) {
-        let now = Duration::from_millis(self.now);
-        let gateway = &mut self.gateways[index];
-        match returned {
-            Returned::Read(found) => gateway.machine.read(now, Ok(*found)),
-            Returned::Replaced(outcome) => gateway.machine.replaced(now, outcome),
-            Returned::Promoted(outcome) => gateway.machine.promoted(outcome),
-            Returned::Demoted => gateway.machine.demoted(now, Ok(())),
-            Returned::Reopened => {
-                gateway.map = gateway.map.max(self.map);
-                gateway.machine.reopened(now, Ok(gateway.client.clone()));
-            }
-            Returned::Cut(action) => {
-                let why = String::from("the cluster does not answer");
-                match action {
-                    Action::Read => gateway.machine.read(now, Err(why)),
-                    Action::Replace { .. } => gateway.machine.replaced(now, Err(ReplaceError::Failed(why))),
-                    Action::Promote { .. } => gateway.machine.promoted(Err(why)),
-                    Action::Demote => gateway.machine.demoted(now, Err(why)),
-                    _ => gateway.machine.reopened(now, Err(why)),
-                }
-            }
-            Returned::Fenced => unreachable!("it is a step of promoting"),
-        }
-    }
-
-    /// Initiators read and write through whatever is active, and change state that must survive.
-    fn load(&mut self, index: usize) {
-        let pause = self.rng.u64(20..200);
-        self.post(index, pause, Event::Load);
-        if !self.gateways[index].is_active {
-            return self.request(index);
-        }
-        let (block, is_write) = (self.rng.usize(..BLOCKS), self.rng.bool());
-        let delay = self.delay();
-        let gateway = &mut self.gateways[index];
-        gateway.in_flight += 1;
-        let request = Request {
-            client: gateway.client.clone(),
-            life: gateway.life,
-            epoch: gateway.epoch,
-            block,
-            is_write,
-            map: 0,
-        };
-        self.post(index, delay, Event::Send(request));
-        let gateway = &mut self.gateways[index];
-        if gateway.asked.len() < 3 && self.rng.u32(..5) == 0 {
-            let id = self.next_id();
-            self.ask(index, Ask::Change(Change { id, is_forwarded: false }));
-        }
-    }
-
-    fn next_id(&mut self) -> u16 {
-        self.next_id += 1;
-        self.next_id
-    }
-
-    /// An initiator at a gateway in standby requests a change.
-    fn request(&mut self, index: usize) {
-        if self.gateways[index].asking.len() < 3 && self.rng.u32(..10) == 0 {
-            let (id, now) = (self.next_id(), Duration::from_millis(self.now));
-            let gateway = &mut self.gateways[index];
-            gateway.asking.insert(id, false);
-            gateway.machine.ask(now, id.into(), id.to_be_bytes().into());
-            self.turn(index);
-        }
-        if self.rng.u32(..20) == 0 {
-            self.recall(index);
-        }
-    }
-
-    /// An initiator aborts its request to a gateway in standby.
-    fn recall(&mut self, index: usize) {
-        let nth = self.rng.usize(..3);
-        let now = Duration::from_millis(self.now);
-        let gateway = &mut self.gateways[index];
-        let Some((id, is_recalled)) = gateway.asking.iter_mut().nth(nth) else { return };
-        let id = *id;
-        *is_recalled = true;
-        self.recalled += 1;
-        if gateway.machine.recall(now, id.into()) {
-            gateway.asking.remove(&id);
-            self.declined.insert(id);
-        }
-        self.turn(index);
-    }
-
-    /// The answer to an initiator of a gateway in standby.
-    fn answered(&mut self, index: usize, id: u16, outcome: &Outcome) {
-        let is_recalled = self.gateways[index].asking.remove(&id).expect("it is answered once");
-        match outcome {
-            Outcome::Executed(reply) if reply.is_empty() => {}
-            Outcome::Executed(_) => {
-                self.forwarded += 1;
-                let newest = self.object.as_ref().map_or(0, |(_, record)| record.epoch);
-                let is_applied = self.applied.contains(&id);
-                // If it is not yet applied where it was executed, that gateway is fenced.
-                self.promised.insert(id);
-                if !is_applied && self.executed_in.get(&id).is_none_or(|epoch| *epoch == newest) {
-                    self.find(|| format!("g{index} answers {id}, which is not done"));
-                }
-            }
-            Outcome::NotExecuted if self.gateways[index].is_active && !is_recalled => {
-                self.ask(index, Ask::Change(Change { id, is_forwarded: false }));
-            }
-            Outcome::NotExecuted => {
-                self.declined.insert(id);
-            }
-            Outcome::Unknown => {}
-        }
-    }
-
-    /// The home makes a change.
-    fn change(&mut self, index: usize, change: Change) {
-        let gateway = &mut self.gateways[index];
-        if !gateway.is_active {
-            // It was requested by an initiator of this gateway: the home would forward it.
-            return self.post(index, 0, Event::Home);
-        }
-        let all = gateway.saved.iter().copied().chain([change.id]).flat_map(u16::to_be_bytes).collect();
-        gateway.keeping = Some(change);
-        self.executed_in.insert(change.id, gateway.epoch);
-        let outcome = change.is_forwarded && self.mutant != Mutant::ReplyApart;
-        gateway.machine.save(all, outcome.then(|| change.id.to_be_bytes().into()));
-        if self.mutant == Mutant::AcknowledgedEarly {
-            self.promised.insert(change.id);
-        }
-        self.turn(index);
-    }
-
-    /// All cores have applied a change, or it was not saved.
-    fn published(&mut self, index: usize, change: Change, ok: bool) {
-        if ok {
-            self.applied.insert(change.id);
-        }
-        let gateway = &mut self.gateways[index];
-        gateway.publishing = false;
-        if change.is_forwarded {
-            gateway.machine.executed(if ok { change.id.to_be_bytes().into() } else { Vec::new() });
-        }
-        self.post(index, 0, Event::Home);
-        self.turn(index);
-    }
-
-    /// At the server of a block.
-    fn arrive(&mut self, index: usize, request: &Request) {
-        // Servers learn of a new map from whoever has it, or in their own time.
-        let gossip = if self.rng.u32(..200) == 0 { self.map } else { 0 };
-        let server = &mut self.servers[request.block];
-        server.0 = server.0.max(request.map).max(gossip);
-        let is_out = self.shut_out.get(&request.client).is_some_and(|since| *since <= server.0);
-        if is_out {
-            self.refused += 1;
-        } else {
-            let (newest, epoch) = (server.1, request.epoch);
-            server.1 = newest.max(epoch);
-            self.landed += u64::from(request.is_write);
-            if epoch < newest {
-                self.find(|| format!("{request:?} took effect after one of epoch {newest}"));
-            }
-            let holder = self.holders.entry(epoch).or_insert_with(|| request.client.clone()).clone();
-            if holder != request.client {
-                self.find(|| format!("{request:?}: {holder} has used the medium in that epoch"));
-            }
-        }
-        if self.gateways[index].life == request.life {
-            let delay = self.delay();
-            self.post(index, delay, Event::Ended(!is_out));
-        }
-    }
-
-    /// Whoever is active knows everything acknowledged.
-    fn check_promises(&mut self, index: usize) {
-        let newest = self.object.as_ref().map_or(0, |(_, record)| record.epoch);
-        let gateway = &self.gateways[index];
-        let is_current = gateway.is_active && gateway.epoch == newest;
-        let saved: BTreeSet<u16> = gateway.saved.iter().copied().collect();
-        if is_current && let Some(lost) = self.promised.difference(&saved).next().copied() {
-            self.find(|| format!("{lost} was acknowledged, and g{index} does not know it"));
-        }
-    }
-
-    /// Nothing was executed twice, or although its initiator knows otherwise.
-    fn check_once(&mut self, index: usize) {
-        let mut seen = BTreeSet::new();
-        let saved = self.gateways[index].saved.clone();
-        let twice = saved.into_iter().find(|id| !seen.insert(*id) || self.declined.contains(id));
-        if let Some(id) = twice {
-            self.find(|| format!("{id} was executed twice, or after it was declined, as g{index} finds"));
         }
     }
 

@@ -70,7 +70,7 @@ impl Forwarding {
             Gateway::of(cluster, lun, &units[0].view.unit, &handle, home).expect("it is shared");
         let member = Member { process: "a".into(), takeover_ms: 10_000, disk: gateway.disk.clone() };
         let me = Me { gateway: "a".into(), client: "a".into(), ports: gateway.ports.clone(), member };
-        gateway.machine = Some(Box::new(Machine::new(me, cluster.takeover)));
+        gateway.machine = Some(Box::new(Machine::new(me, cluster.takeover, cluster::Access::One)));
         let active = Some(cluster::Holder { gateway: "b".into(), client: "b".into() });
         let who = Waiter::Task(crate::slots::Slots::with_capacity(1).insert(()));
         let object = (1, Record { epoch: 1, active, ..Record::default() });

@@ -1,0 +1,127 @@
+//! What the gateway that has claimed the unit writes into the object.
+
+use super::{Executing, Machine, STAYS, Stage};
+use crate::action::{Access, Action, Me};
+use crate::record::{By, Record, Reply, Request};
+use std::time::Duration;
+
+impl Machine {
+    /// As the holder: writes state to be saved, and a sign of life.
+    pub(super) fn hold(&mut self, now: Duration) -> Option<Action> {
+        let other = self.record().next.as_ref().filter(|next| next.gateway != self.me.gateway);
+        let stays = now.saturating_sub(self.active_since) < self.interval.saturating_mul(STAYS);
+        let (refuses, leaves) = match other.map(|next| next.by) {
+            Some(By::Initiator) if stays => (true, false),
+            Some(_) => (false, true),
+            None => (false, false),
+        };
+        if self.stage == Stage::Active && (leaves || self.withdrawn) {
+            return self.leave(now);
+        }
+        if self.stage == Stage::Settling && !self.is_stale && self.record().is_settled() && self.is_safe() {
+            self.activate();
+            return self.out.pop_front();
+        }
+        if self.stage == Stage::Active && self.executing.is_none() && !self.is_stale {
+            let mut requests = self.record().requests.iter();
+            let request = requests.find(|(gateway, _)| **gateway != self.me.gateway);
+            if let Some((gateway, Request { id, body })) = request {
+                let (gateway, id, body) = (gateway.clone(), *id, body.clone());
+                self.executing = Some(Executing { gateway, id, applied: None });
+                return Some(Action::Execute { body });
+            }
+        }
+        let is_applied = self.executing.as_ref().is_some_and(|executing| executing.applied.is_some());
+        let Me { gateway, ports, .. } = &self.me;
+        let is_new = self.record().gateways.get(gateway) != Some(ports) && self.clash().is_none();
+        let saves = self.save.as_ref().is_some_and(|save| !save.is_written);
+        let is_due = self.is_stale || saves || is_applied || refuses || is_new || now >= self.due;
+        let mut record = self.record().clone();
+        record.next = record.next.filter(|_| !refuses);
+        if is_new {
+            record.gateways.insert(gateway.clone(), ports.clone());
+        }
+        if self.access == Access::All && now >= self.due && !self.is_stale && !self.share.has_read {
+            // Others have most probably replaced it since.
+            self.share.has_read = true;
+            return self.call(Action::Read);
+        }
+        if !self.is_stale && self.should_leave() {
+            record.shut_out_client(&self.me.client);
+            return self.replace(record);
+        }
+        match self.access {
+            Access::All if self.govern(now, &mut record) || is_due => self.replace_as_holder(record),
+            Access::All => self.fence(),
+            Access::One if is_due => self.replace_as_holder(record),
+            Access::One => None,
+        }
+    }
+
+    pub(super) fn leave(&mut self, now: Duration) -> Option<Action> {
+        (self.stage, self.leaving_since) = (Stage::Leaving, now);
+        self.apply(Action::Deactivate { lost: false });
+        self.out.pop_front()
+    }
+
+    /// Replaces the object while it is this gateway's, with state to be saved.
+    pub(super) fn replace_as_holder(&mut self, mut record: Record) -> Option<Action> {
+        if self.is_stale {
+            return self.call(Action::Read);
+        }
+        let is_withdrawn = |executing: &Executing| !record.has(&executing.gateway, executing.id);
+        if self.executing.as_ref().is_some_and(is_withdrawn) {
+            self.executing = self.executing.take().filter(|executing| executing.applied.is_none());
+            if self.save.as_ref().is_some_and(|save| save.outcome.is_some()) {
+                self.save = None;
+                return Some(Action::Saved(false));
+            }
+        }
+        record.beat = record.beat.wrapping_add(1);
+        let (mut saved, mut applied) = (false, false);
+        if let Some(save) = self.save.as_ref().filter(|save| !save.is_written) {
+            let is_new = self.access == Access::All && record.saved != save.state;
+            record.change = record.change.saturating_add(u64::from(is_new));
+            record.saved.clone_from(&save.state);
+            saved = true;
+        }
+        if let Some(Executing { gateway, id, applied: outcome }) = &self.executing {
+            applied = outcome.is_some();
+            let saved = self.save.as_ref().and_then(|save| save.outcome.as_ref());
+            if let Some(outcome) = outcome.as_ref().or(saved) {
+                record.reply(gateway, Reply { id: *id, outcome: outcome.clone(), is_applied: applied });
+            }
+        }
+        let action = self.replace(record);
+        self.carries = (saved, applied);
+        action
+    }
+
+    /// Others are fenced: it still is the same claim, or there is a later one.
+    pub(super) fn confirm(&mut self) -> Option<Action> {
+        let mut confirmed = self.record().clone();
+        if self.access == Access::One {
+            confirmed.fence.clear();
+            // Whoever executed what was not applied can no longer affect the medium.
+            confirmed.replies.values_mut().for_each(|reply| reply.is_applied = true);
+        } else {
+            self.leave_those_that_serve(&mut confirmed);
+        }
+        self.replace_as_holder(confirmed)
+    }
+
+    /// It has left, or could not become active.
+    pub(super) fn release(&mut self) -> Option<Action> {
+        let mut free = self.record().clone();
+        free.next = free.next.filter(|next| next.gateway != self.me.gateway);
+        self.release_entry(&mut free);
+        if self.is_holder() {
+            free.active = None;
+            self.replace_as_holder(free)
+        } else if self.is_stale {
+            self.call(Action::Read)
+        } else {
+            self.replace(free)
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Gateways that all serve the medium, [`Access::All`]: what one of them does beside deciding who is active.
+//!
+//! A gateway is in the object, as the active one or among those that serve, before it accesses the medium, and until
+//! nothing that it has sent there can take effect any more: it has ended, or the gateway's client is fenced, and all
+//! others have caught up with that. A change of state is complete when it is in force at all that are in the object.
+
+use super::watch::Watch;
+use super::{BEATS, Machine, Stage};
+use crate::action::{Access, Action, Role};
+use crate::record::{Record, Serving};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// By then every OSD has the map with a fence: they exchange maps with their heartbeats, at most six seconds apart.
+/// Until then another client that is fenced, and does not know it, could write there, and be overwritten by the first.
+const MAPS: Duration = Duration::from_secs(7);
+
+/// What a gateway knows of the others, and they of it.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    /// Its home may have access to the medium, or requests of it on their way there.
+    pub(super) serves: bool,
+    /// The change that is in force here, and how many fences its requests carry.
+    applied: u64,
+    fences: u64,
+    /// The change that the home is applying, and the fences that the client is catching up with.
+    applying: Option<u64>,
+    catching: u64,
+    /// The clients in the last call that fences, and those that were fenced, and when, while the object does not show
+    /// that.
+    pub(super) fencing: Vec<String>,
+    fenced: BTreeMap<String, Duration>,
+    /// The object may list this gateway, although that is not known.
+    pub(super) may_be_among: bool,
+    /// The object was read since this gateway's sign of life became due.
+    pub(super) has_read: bool,
+    peers: BTreeMap<String, Peer>,
+    holder: Option<Watch<(u64, u64)>>,
+    /// When the last call began.
+    pub(super) called: Duration,
+    is_stuck: bool,
+    /// How many fences there were when the object first showed that this client is fenced.
+    gone: Option<u64>,
+}
+
+/// Another gateway that serves: its signs of life, and what it has applied while it has not applied everything.
+#[derive(Debug)]
+struct Peer {
+    beat: Watch<(String, u64)>,
+    debt: Watch<Option<u64>>,
+}
+
+impl Share {
+    /// Another gateway will complete them.
+    pub(super) fn give_up_fences(&mut self) {
+        self.fenced.clear();
+    }
+}
+
+impl Machine {
+    /// [`Action::CatchUp`] has returned.
+    pub fn caught_up(&mut self, now: Duration, outcome: Result<(), String>) {
+        self.is_calling = false;
+        match outcome {
+            Ok(()) => {
+                self.share.fences = self.share.fences.max(self.share.catching);
+                if self.stage == Stage::CatchingUp && !self.is_fenced && !self.withdrawn {
+                    self.stage = Stage::Joining;
+                    self.share.serves = true;
+                    self.share.applying = Some(self.record().change);
+                    let saved = self.record().saved.clone();
+                    self.adopted = Some(saved.clone());
+                    self.apply(Action::Join { saved });
+                }
+            }
+            Err(why) => self.failed(now, why),
+        }
+    }
+
+    /// [`Action::Fence`] has returned.
+    pub fn fenced_others(&mut self, now: Duration, outcome: Result<(), String>) {
+        self.is_calling = false;
+        match outcome {
+            Ok(()) => self.has_fenced(now),
+            Err(why) => self.failed(now, why),
+        }
+    }
+
+    pub(super) fn has_fenced(&mut self, now: Duration) {
+        let fencing = std::mem::take(&mut self.share.fencing);
+        fencing.into_iter().for_each(|client| _ = self.share.fenced.entry(client).or_insert(now));
+    }
+
+    /// When a fence is complete that is not.
+    pub(super) fn completes_at(&self) -> Option<Duration> {
+        self.share.fenced.values().min().map(|fenced| fenced.saturating_add(MAPS))
+    }
+
+    /// Shows fences that are complete.
+    fn complete(&self, now: Duration, record: &mut Record) {
+        let is_complete = |(_, fenced): &(&String, &Duration)| fenced.saturating_add(MAPS) <= now;
+        let complete: Vec<_> =
+            self.share.fenced.iter().filter(is_complete).map(|(client, _)| client.clone()).collect();
+        record.fenced(&complete);
+    }
+
+    /// Whether requests of this gateway to the medium make no progress. It may be called at any time.
+    ///
+    /// Initiators may not know of their end before they have ended or this gateway is fenced: they could write newer
+    /// data by another one. So if there is another one, it leaves the unit to that, in order to be fenced.
+    pub fn medium_stuck(&mut self, is_stuck: bool) {
+        self.is_stale |= is_stuck != self.share.is_stuck;
+        self.share.is_stuck = is_stuck;
+    }
+
+    /// It should, and can, be fenced by others.
+    pub(super) fn should_leave(&self) -> bool {
+        let record = self.record();
+        let is_other = |name: &str| name != self.me.gateway;
+        let holder = record.active.as_ref().is_some_and(|holder| is_other(&holder.gateway));
+        let holds = holder && self.seen.as_ref().is_some_and(|seen| seen.watch.is_lively());
+        let mut peers = self.share.peers.iter();
+        let serves = peers.any(|(name, peer)| is_other(name) && peer.beat.is_lively());
+        let serves_now = matches!(self.stage, Stage::Serving | Stage::Active | Stage::Leaving);
+        self.share.is_stuck && serves_now && self.share.serves && (holds || serves)
+    }
+
+    /// Whether this gateway is among those that serve, as last seen.
+    pub(super) fn is_among(&self) -> bool {
+        self.record().serving.get(&self.me.gateway).is_some_and(|one| one.client == self.me.client)
+    }
+
+    /// It is in the object, but has no access to the medium yet.
+    pub(super) fn enlisted(&mut self, now: Duration) {
+        if let Some(Serving { applied, fences, .. }) = self.record().serving.get(&self.me.gateway) {
+            self.share = Share { applied: *applied, fences: *fences, ..std::mem::take(&mut self.share) };
+            self.stage = Stage::CatchingUp;
+            self.watch_anew();
+            self.due = now.saturating_add(self.interval);
+        }
+    }
+
+    /// Sets this gateway's entry among those that serve.
+    pub(super) fn enter(&mut self, now: Duration, record: &mut Record, is_new: bool) {
+        let (gateway, client) = (&self.me.gateway, &self.me.client);
+        let is_own = |one: &Serving| one.client == *client;
+        match self.stage {
+            Stage::Standby if self.access == Access::All && !self.is_clashing => {
+                match record.serving.get(gateway).map(is_own) {
+                    // It was written by a call that had failed.
+                    Some(true) => _ = record.serving.remove(gateway),
+                    // An earlier process of this gateway may have requests on their way.
+                    Some(false) => record.shut_out(gateway),
+                    None => {}
+                }
+                let is_served = record.epoch > 0 && record.disk.as_ref() == Some(&self.me.member.disk);
+                if is_served && !self.withdrawn {
+                    let (applied, fences) = (record.change, record.fences);
+                    let one = Serving { client: client.clone(), beat: 0, applied, fences };
+                    record.serving.insert(gateway.clone(), one);
+                    self.share.may_be_among = true;
+                }
+            }
+            Stage::CatchingUp | Stage::Joining | Stage::Serving | Stage::Leaving => {
+                let Some(one) = record.serving.get_mut(gateway).filter(|one| is_own(one)) else { return };
+                let Share { applied, fences, .. } = self.share;
+                // Each time it writes is a sign of life.
+                if is_new || now >= self.due || (one.applied, one.fences) != (applied, fences) {
+                    one.beat = one.beat.wrapping_add(1);
+                    (one.applied, one.fences) = (applied, fences);
+                }
+                record.set_stuck(client, self.share.is_stuck && self.share.serves);
+            }
+            _ => {}
+        }
+    }
+
+    /// As one that serves: writes a sign of life, and applies changes.
+    pub(super) fn serve(&mut self, now: Duration) -> Option<Action> {
+        if self.stage == Stage::Serving && self.withdrawn && !self.is_stale {
+            return self.leave(now);
+        }
+        if let Some(action) = self.write_or_read(now) {
+            return Some(action);
+        }
+        let Record { change, fences, .. } = *self.record();
+        match self.stage {
+            Stage::CatchingUp if change > self.share.applied || fences > self.share.fences => {
+                // It has access only after it has caught up, and with the latest state.
+                (self.share.applied, self.share.fences) = (change, fences);
+                self.is_stale = true;
+                self.next(now)
+            }
+            Stage::CatchingUp if self.is_safe() => self.catch_up(),
+            Stage::Serving if self.share.applying.is_some() || change <= self.share.applied => None,
+            Stage::Serving if fences > self.share.fences => self.catch_up(),
+            Stage::Serving => {
+                self.share.applying = Some(change);
+                self.adopt();
+                self.acknowledge();
+                self.next(now)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether no other gateway can have requests on their way of which initiators believe that they are over: it was
+    /// alive a moment ago, or is fenced. If this one serves already, it had them fenced in time.
+    pub(super) fn is_safe(&self) -> bool {
+        let record = self.record();
+        let is_other = |client: &String| *client != self.me.client;
+        let is_alive = |name: &String| self.share.peers.get(name).is_some_and(|peer| peer.beat.has_changed());
+        let mut serving = record.serving.iter().filter(|(_, one)| is_other(&one.client));
+        let holder = record.active.as_ref().is_none_or(|holder| {
+            !is_other(&holder.client) || self.share.holder.as_ref().is_some_and(|watch| watch.has_changed())
+        });
+        let is_stuck = record.stuck.iter().any(is_other);
+        let all = holder && !is_stuck && record.fence.is_empty() && serving.all(|(name, _)| is_alive(name));
+        self.share.serves || all
+    }
+
+    /// It is about to serve, or decide: nothing is known of the others.
+    pub(super) fn watch_anew(&mut self) {
+        if !self.share.serves {
+            self.share.peers.clear();
+            self.share.holder = None;
+        }
+    }
+
+    fn catch_up(&mut self) -> Option<Action> {
+        self.share.catching = self.record().fences;
+        self.call(Action::CatchUp)
+    }
+
+    /// The object was read. Whoever replaces it makes others that have read it do so again. So if another one is late
+    /// with its sign of life, those that are not let it go first, by the time of a read and a write.
+    pub(super) fn let_others_write(&mut self, now: Duration) {
+        let is_member =
+            matches!(self.stage, Stage::CatchingUp | Stage::Joining | Stage::Serving | Stage::Active);
+        let is_late = now.saturating_sub(self.written) > self.interval;
+        if self.access == Access::One || !is_member || is_late {
+            return;
+        }
+        let own = &self.me.gateway;
+        let mut peers = self.share.peers.iter().filter(|(name, _)| *name != own);
+        let holder =
+            self.stage != Stage::Active && self.seen.as_ref().is_some_and(|seen| seen.watch.is_late());
+        if holder || peers.any(|(_, peer)| peer.beat.is_late()) {
+            let most = self.interval.checked_div(4).unwrap_or_default();
+            let pause = now.saturating_sub(self.share.called).saturating_mul(2).min(most);
+            self.pause = self.pause.max(now.saturating_add(pause));
+        }
+    }
+
+    /// Once the home has applied a change, the others get to know.
+    pub(super) fn acknowledge(&mut self) {
+        if self.applying == 0
+            && let Some(applied) = self.share.applying.take()
+        {
+            self.share.applied = self.share.applied.max(applied);
+            self.is_stale = true;
+        }
+    }
+
+    /// Has the clients of gateways fenced that show no signs of life, or do not apply a change.
+    pub(super) fn shut_out_dead(&self, record: &mut Record) {
+        for (name, one) in &self.record().serving {
+            let is_dead = self.share.peers.get(name).is_some_and(|peer| {
+                let owes = one.applied < self.record().change;
+                peer.beat.has_lapsed() || (owes && peer.debt.has_lapsed())
+            });
+            if is_dead && one.client != self.me.client {
+                record.shut_out(name);
+            }
+        }
+    }
+
+    /// Updates what is known of the others, after the object was seen.
+    pub(super) fn look_at_peers(&mut self, now: Duration) {
+        let Some(seen) = &self.seen else { return };
+        let (share, record) = (&mut self.share, &seen.record);
+        share.peers.retain(|name, _| record.serving.contains_key(name));
+        for (name, one) in &record.serving {
+            let theirs = record.takeover_of(Some(name)).checked_div(BEATS).unwrap_or_default();
+            let interval = self.interval.max(theirs);
+            let beat = (one.client.clone(), one.beat);
+            let debt = (one.applied < record.change).then_some(one.applied);
+            let new = || Peer { beat: Watch::new(now, beat.clone()), debt: Watch::new(now, debt) };
+            let peer = share.peers.entry(name.clone()).or_insert_with(new);
+            peer.beat.look(now, beat, interval);
+            peer.debt.look(now, debt, interval);
+        }
+        let sign = (record.epoch, record.beat);
+        share.holder.get_or_insert_with(|| Watch::new(now, sign)).look(now, sign, self.interval);
+        share.fenced.retain(|client, _| record.fence.contains(client));
+    }
+
+    /// As the active gateway: has those fenced that are dead, and shows what is complete. True: it has.
+    pub(super) fn govern(&self, now: Duration, record: &mut Record) -> bool {
+        let (waiting, fences, stuck) = (record.fence.len(), record.fences, record.stuck.len());
+        record.set_stuck(&self.me.client, self.share.is_stuck);
+        let mut has_applied = false;
+        if self.stage == Stage::Active && record.is_settled() {
+            // What earlier holders have decided is in force everywhere by now.
+            let own = self.executing.as_ref().map(|executing| (&executing.gateway, executing.id));
+            let open = record
+                .replies
+                .iter_mut()
+                .filter(|(name, one)| !one.is_applied && own != Some((*name, one.id)));
+            open.for_each(|(_, reply)| (reply.is_applied, has_applied) = (true, true));
+        }
+        self.complete(now, record);
+        self.shut_out_dead(record);
+        has_applied || (waiting, fences, stuck) != (record.fence.len(), record.fences, record.stuck.len())
+    }
+
+    /// Has the clients fenced that are to be.
+    pub(super) fn fence(&mut self) -> Option<Action> {
+        let is_new = |client: &&String| !self.share.fenced.contains_key(*client);
+        let clients: Vec<String> = self.record().fence.iter().filter(is_new).cloned().collect();
+        if self.is_stale || clients.is_empty() {
+            return None;
+        }
+        self.share.fencing = clients;
+        self.call(Action::Fence { clients: self.share.fencing.clone() })
+    }
+
+    /// The claim is confirmed: it no longer is one of those that serve, unless it has to remain in the object.
+    pub(super) fn leave_those_that_serve(&self, record: &mut Record) {
+        if self.is_among() {
+            record.serving.remove(&self.me.gateway);
+        }
+    }
+
+    /// The object after this gateway has released its claim, or left.
+    pub(super) fn release_entry(&self, record: &mut Record) {
+        let Share { serves, applied, fences, .. } = self.share;
+        let (gateway, client) = (&self.me.gateway, &self.me.client);
+        let beat = record.serving.get(gateway).map_or(0, |one| one.beat.wrapping_add(1));
+        if serves {
+            record.serving.insert(gateway.clone(), Serving { client: client.clone(), beat, applied, fences });
+        } else if self.is_among() {
+            record.serving.remove(gateway);
+        }
+    }
+
+    /// It does not serve any more, but requests of its client may be on their way: initiators must not know of the end
+    /// of those until all other gateways have caught up with the fence.
+    pub(super) fn fall_silent(&mut self) {
+        if self.stage != Stage::Leaving {
+            self.apply(Action::Deactivate { lost: false });
+        }
+        self.stage = Stage::Silent;
+        (self.share.gone, self.plan) = (None, None);
+    }
+
+    /// The object was replaced: unless requests are on their way, it does not contain this gateway any more.
+    pub(super) fn was_silent(&mut self) {
+        if !self.share.serves && !self.is_fenced {
+            self.stage = Stage::Standby;
+        }
+    }
+
+    pub(super) fn be_silent(&mut self, now: Duration) -> Option<Action> {
+        if self.is_stale || now >= self.due {
+            return self.call(Action::Read);
+        }
+        let (mut record, client) = (self.record().clone(), &self.me.client);
+        let is_in = self.is_among() || record.active.as_ref().is_some_and(|holder| holder.client == *client);
+        if !self.share.serves {
+            if self.is_fenced || !is_in {
+                self.stage = Stage::Reopening;
+                return self.next(now);
+            }
+            record.serving.retain(|_, one| one.client != *client);
+            record.active.take_if(|holder| holder.client == *client);
+            return self.replace(record);
+        }
+        record.shut_out_client(client);
+        self.complete(now, &mut record);
+        if record != *self.record() {
+            return self.replace(record);
+        }
+        if !record.fence.contains(client) {
+            let gone = *self.share.gone.get_or_insert(record.fences);
+            if record.serving.values().all(|one| one.fences >= gone) {
+                self.stage = Stage::Lost;
+                self.apply(Action::Deactivate { lost: true });
+                return self.out.pop_front();
+            }
+        }
+        if !self.has_lapsed() {
+            return None;
+        }
+        // Nobody is left to do it.
+        if let Some(holder) = &self.record().active {
+            record.shut_out_client(&holder.client);
+        }
+        self.shut_out_dead(&mut record);
+        if record != *self.record() { self.replace(record) } else { self.fence() }
+    }
+
+    /// The role of a gateway that has not got, or does not keep, the claim.
+    pub(super) fn role_beside(&self) -> Role {
+        if self.share.serves { Role::Serving } else { Role::Transitioning }
+    }
+}

@@ -1,0 +1,232 @@
+//! Gateways that all serve.
+
+use super::*;
+
+fn world(seed: u64, slow: bool, mutant: Mutant) -> World {
+    World::with(Access::All, seed, 2 + seed as usize % 7, slow, mutant)
+}
+
+/// Occasional faults, until a given time.
+fn trouble(until: u64) -> impl FnMut(&mut World) {
+    move |world| {
+        if world.now > until || world.rng.u32(..8_000) != 0 {
+            return;
+        }
+        let index = world.rng.usize(..world.gateways.len());
+        if !world.gateways[index].is_alive {
+            return;
+        }
+        let long = world.rng.u64(100..60_000);
+        match world.rng.u32(..6) {
+            0 => world.kill(index, Some(long / 2)),
+            1 => world.stick(long),
+            2 => world.gateways[index].machine.noticed(),
+            3 => world.gateways[index].cut_until = world.now + long,
+            _ => world.gateways[index].held_until = world.now + long,
+        }
+    }
+}
+
+/// Runs a world with faults for five minutes, and then three minutes for everything to recover.
+fn troubled(seed: u64, lags: bool, mutant: Mutant) -> World {
+    let mut world = world(seed, true, mutant);
+    world.lags = lags;
+    world.run(300_000, trouble(300_000));
+    world.slow = false;
+    world.run(480_000, |_| ());
+    world
+}
+
+impl World {
+    /// One of the medium's servers executes nothing for some time.
+    fn stick(&mut self, long: u64) {
+        let block = self.rng.usize(..BLOCKS);
+        self.servers[block].stuck_until = self.now + long;
+    }
+
+    fn roles(&self) -> Vec<(bool, Role, Option<String>)> {
+        let status = |gateway: &Gateway| {
+            let status = gateway.machine.status();
+            (gateway.is_alive, status.role, status.fault)
+        };
+        self.gateways.iter().map(status).collect()
+    }
+
+    /// Whether all serve that are alive, and one of them decides.
+    fn all_serve(&self) -> bool {
+        let roles = self.roles();
+        let serve = |(is_alive, role, _): &(bool, Role, Option<String>)| {
+            !is_alive || matches!(role, Role::Serving | Role::Active)
+        };
+        let homes = self.gateways.iter().all(|gateway| gateway.serves || !gateway.is_alive);
+        roles.iter().all(serve) && homes && self.active().len() == 1
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_in_force_everywhere_and_nothing_old_overwrites_newer_data() {
+    let (mut landed, mut refused, mut claims, mut forwarded, mut acked) = (0, 0, 0, 0, 0);
+    for seed in 0..40 {
+        let mut world = troubled(seed, seed % 4 == 3, Mutant::None);
+        if !world.all_serve() {
+            let (roles, record) = (world.roles(), world.object.clone());
+            world.find(|| format!("not all serve at last: {roles:?} {record:#?}"));
+        }
+        assert_eq!(world.found, None);
+        (landed, refused, claims) = (landed + world.landed, refused + world.refused, claims + world.claims);
+        (forwarded, acked) = (forwarded + world.forwarded, acked + world.acked);
+    }
+    assert!(landed > 100_000 && refused > 1_000 && claims > 200, "{landed} {refused} {claims}");
+    assert!(forwarded > 3_000 && acked > 10_000, "{forwarded} {acked}");
+}
+
+#[test]
+fn a_break_of_the_protocol_is_found_when_all_serve() {
+    for (mutant, lags) in [
+        (Mutant::AcknowledgedEarly, false),
+        (Mutant::AppliedEarly, false),
+        (Mutant::ReplyApart, false),
+        (Mutant::ServesUnlisted, false),
+        (Mutant::EndsEarly, false),
+        (Mutant::FenceWithoutEpoch, true),
+        (Mutant::NotCaughtUp, true),
+    ] {
+        let found = (0..400).find(|seed| troubled(*seed, lags, mutant).found.is_some());
+        assert!(found.is_some(), "{mutant:?} is not found");
+    }
+}
+
+#[test]
+fn nobody_is_fenced_and_nobody_starves_while_nothing_goes_wrong() {
+    // Also with a pool that takes its time.
+    for (pace, longest) in [(1..20, 3_000), (10..100, 4_500)] {
+        for seed in 0..7 {
+            let mut world = world(seed, false, Mutant::None);
+            world.pace = pace.clone();
+            world.run(30_000, |_| ());
+            assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+            world.longest = 0;
+            world.run(300_000, |world| {
+                let index = world.rng.usize(..world.gateways.len());
+                if world.rng.u32(..20) == 0 {
+                    world.gateways[index].machine.noticed();
+                }
+            });
+            assert_eq!(
+                (world.found.clone(), world.claims, world.all_serve()),
+                (None, 1, true),
+                "seed {seed}"
+            );
+            assert!(world.shut_out.is_empty(), "seed {seed}: {:?}", world.shut_out);
+            assert!(world.longest < longest, "seed {seed}: {}", world.longest);
+        }
+    }
+}
+
+/// A world in which nothing has gone wrong yet.
+fn calm(seed: u64) -> World {
+    let mut world = world(seed, false, Mutant::None);
+    world.patience = PATIENCE;
+    let until = 20_000 + world.rng.u64(..5_000);
+    world.run(until, |_| ());
+    assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+    world
+}
+
+/// How long initiators must wait for a path.
+const PATIENCE: u64 = 2 * TAKEOVER + 8_000;
+
+#[test]
+fn one_that_dies_hangs_or_is_cut_off_is_fenced_in_time_and_the_others_serve_on() {
+    for seed in 0..42 {
+        let mut world = calm(seed);
+        let (began, acked) = (world.now, world.acked);
+        let victim = world.rng.usize(..world.gateways.len());
+        let client = world.gateways[victim].client.clone();
+        match seed % 3 {
+            0 => world.kill(victim, None),
+            1 => world.gateways[victim].held_until = world.now + 60_000,
+            _ => world.gateways[victim].cut_until = world.now + 60_000,
+        }
+        world.run(began + TAKEOVER, |_| ());
+        assert!(world.shut_out.contains_key(&client), "seed {seed}: {:?}", world.roles());
+        world.run(began + PATIENCE, |_| ());
+        assert_eq!((world.found.clone(), world.shut_out.len()), (None, 1), "seed {seed}");
+        assert!(world.acked > acked, "seed {seed}: changes are made");
+        let serve = |index: usize| world.gateways[index].serves || index == victim;
+        assert!((0..world.gateways.len()).all(serve), "seed {seed}: {:?}", world.roles());
+        world.run(began + 90_000, |_| ());
+        assert_eq!((world.found.clone(), world.shut_out.len()), (None, 1), "seed {seed}");
+        assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+    }
+}
+
+#[test]
+fn two_that_hang_at_once_are_fenced_in_time() {
+    for seed in 0..40 {
+        let mut world = World::with(Access::All, seed, 3 + seed as usize % 6, false, Mutant::None);
+        world.patience = PATIENCE;
+        world.run(20_000, |_| ());
+        let began = world.now;
+        let holder = world.active()[0];
+        let other = (holder + 1) % world.gateways.len();
+        let clients = [holder, other].map(|index| world.gateways[index].client.clone());
+        [holder, other].into_iter().for_each(|index| world.gateways[index].held_until = began + 60_000);
+        world.run(began + TAKEOVER, |_| ());
+        assert!(clients.iter().all(|client| world.shut_out.contains_key(client)), "seed {seed}");
+        world.run(began + 90_000, |_| ());
+        assert_eq!((world.found.clone(), world.shut_out.len()), (None, 2), "seed {seed}");
+        assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+    }
+}
+
+#[test]
+fn a_write_that_hangs_lands_before_its_initiator_may_give_it_up_or_never() {
+    let (mut fenced, mut landed) = (0, 0);
+    for seed in 0..30 {
+        let mut world = calm(seed);
+        let began = world.now;
+        let long = world.rng.u64(5_000..60_000);
+        // A machine with OSDs and the active gateway may die.
+        let dies = (seed % 3 == 0).then(|| world.active()[0]);
+        world.stick(long);
+        dies.into_iter().for_each(|holder| world.kill(holder, None));
+        world.run(began + long + 60_000, |_| ());
+        assert_eq!(world.found, None, "seed {seed}");
+        assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+        (fenced, landed) = (fenced + world.shut_out.len(), landed + world.landed);
+    }
+    assert!(fenced > 30 && landed > 1_000, "{fenced} {landed}");
+}
+
+#[test]
+fn one_that_withdraws_leaves_the_others_serving() {
+    for seed in 0..40 {
+        let mut world = calm(seed);
+        let began = world.now;
+        let index = world.rng.usize(..world.gateways.len());
+        world.gateways[index].machine.withdraw();
+        world.post(index, 0, Event::Turn);
+        world.run(began + TAKEOVER / 2, |_| ());
+        let role = world.gateways[index].machine.status().role;
+        let serves = world.gateways[index].serves;
+        assert_eq!((role, serves), (Role::Standby, false), "seed {seed}: {:?}", world.roles());
+        world.kill(index, None);
+        world.run(began + 3 * TAKEOVER, |_| ());
+        assert_eq!((world.found.clone(), world.shut_out.len()), (None, 0), "seed {seed}");
+        assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+    }
+}
+
+#[test]
+fn when_all_have_lost_the_cluster_they_all_serve_again() {
+    for seed in 0..40 {
+        let mut world = calm(seed);
+        for gateway in &mut world.gateways {
+            gateway.cut_until = 80_000;
+        }
+        world.run(80_000 + 4 * TAKEOVER, |_| ());
+        assert_eq!(world.found, None, "seed {seed}");
+        assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+    }
+}

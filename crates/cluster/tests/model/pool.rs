@@ -1,0 +1,183 @@
+//! The pool, the image, and the monitors.
+
+use super::*;
+
+impl World {
+    pub(super) fn effect(&mut self, index: usize, action: Action) {
+        let client = self.gateways[index].client.clone();
+        let returned = match action {
+            Action::Read => Returned::Read(Box::new(self.object.clone())),
+            Action::Replace { expected, record } => self.replace(index, expected, *record),
+            Action::Promote { fence } => {
+                self.blocklist(index, fence);
+                Returned::Fenced
+            }
+            Action::Fence { clients } => {
+                self.blocklist(index, clients);
+                Returned::FencedOthers
+            }
+            Action::CatchUp => Returned::CaughtUp(if self.shut_out.contains_key(&client) {
+                self.gateways[index].machine.fenced();
+                Err("shut out".into())
+            } else {
+                if self.mutant != Mutant::NotCaughtUp {
+                    self.gateways[index].map = self.map;
+                }
+                Ok(())
+            }),
+            Action::Demote => {
+                if self.lock.as_ref() == Some(&client) {
+                    self.lock = None;
+                }
+                Returned::Demoted
+            }
+            Action::Reopen
+            | Action::Join { .. }
+            | Action::Adopt { .. }
+            | Action::Activate { .. }
+            | Action::Deactivate { .. }
+            | Action::Saved(_)
+            | Action::Execute { .. }
+            | Action::Answer { .. } => {
+                unreachable!("no calls to the cluster")
+            }
+        };
+        let returned = match returned {
+            Returned::Fenced => {
+                // Then it takes the lock, if its owner is certainly gone.
+                let is_free = self
+                    .lock
+                    .as_ref()
+                    .is_none_or(|owner| self.shut_out.contains_key(owner) || *owner == client);
+                Returned::Promoted(if self.shut_out.contains_key(&client) {
+                    self.gateways[index].machine.fenced();
+                    Err("shut out".into())
+                } else if self.access == Access::All {
+                    Ok(())
+                } else if is_free {
+                    self.lock = Some(client);
+                    Ok(())
+                } else {
+                    Err("another client lives".into())
+                })
+            }
+            other => other,
+        };
+        let delay = self.delay();
+        self.post(index, delay, Event::Return(returned));
+    }
+
+    fn replace(&mut self, index: usize, expected: Option<u64>, record: Record) -> Returned {
+        if self.object.as_ref().map(|(version, _)| *version) == expected {
+            let version = expected.unwrap_or(0) + 1;
+            self.claims += u64::from(self.object.as_ref().map_or(0, |(_, now)| now.epoch) != record.epoch);
+            self.notify(index, &record);
+            self.object = Some((version, record));
+            let gateway = &mut self.gateways[index];
+            self.longest = self.longest.max(self.now - gateway.wrote);
+            gateway.wrote = self.now;
+            Returned::Replaced(Ok(version))
+        } else if self.mutant == Mutant::Unconfirmed
+            && record.fence.is_empty()
+            && !self.gateways[index].is_active
+        {
+            Returned::Replaced(Ok(expected.unwrap_or(0)))
+        } else {
+            Returned::Replaced(Err(ReplaceError::Conflict))
+        }
+    }
+
+    /// Gateways notify each other of what is more than a sign of life; a few notices are lost.
+    fn notify(&mut self, index: usize, record: &Record) {
+        let quiet = |record: &Record| {
+            let mut record = Record { beat: 0, ..record.clone() };
+            record.serving.values_mut().for_each(|one| one.beat = 0);
+            record
+        };
+        let is_news = self.object.as_ref().is_none_or(|(_, before)| quiet(before) != quiet(record));
+        if self.access == Access::One || !is_news {
+            return;
+        }
+        for other in (0..self.gateways.len()).filter(|other| *other != index) {
+            if self.gateways[other].cut_until <= self.now && self.rng.u32(..20) > 0 {
+                let delay = self.delay();
+                self.post(other, delay, Event::Noticed);
+            }
+        }
+    }
+
+    fn blocklist(&mut self, index: usize, clients: Vec<String>) {
+        for other in clients {
+            self.map += 1;
+            self.maps.push(self.now);
+            self.shut_out.entry(other).or_insert(self.map);
+        }
+        if self.mutant != Mutant::FenceWithoutEpoch {
+            self.gateways[index].map = self.map;
+        }
+    }
+
+    pub(super) fn returned(&mut self, index: usize, returned: Returned) {
+        let now = Duration::from_millis(self.now);
+        let gateway = &mut self.gateways[index];
+        match returned {
+            Returned::Read(found) => gateway.machine.read(now, Ok(*found)),
+            Returned::Replaced(outcome) => gateway.machine.replaced(now, outcome),
+            Returned::Promoted(outcome) => gateway.machine.promoted(outcome),
+            Returned::FencedOthers => gateway.machine.fenced_others(now, Ok(())),
+            Returned::CaughtUp(outcome) => gateway.machine.caught_up(now, outcome),
+            Returned::Demoted => gateway.machine.demoted(now, Ok(())),
+            Returned::Reopened => {
+                gateway.map = gateway.map.max(self.map);
+                gateway.machine.reopened(now, Ok(gateway.client.clone()));
+            }
+            Returned::Cut(action) => {
+                let why = String::from("the cluster does not answer");
+                match action {
+                    Action::Read => gateway.machine.read(now, Err(why)),
+                    Action::Replace { .. } => gateway.machine.replaced(now, Err(ReplaceError::Failed(why))),
+                    Action::Promote { .. } => gateway.machine.promoted(Err(why)),
+                    Action::CatchUp => gateway.machine.caught_up(now, Err(why)),
+                    Action::Fence { .. } => gateway.machine.fenced_others(now, Err(why)),
+                    Action::Demote => gateway.machine.demoted(now, Err(why)),
+                    _ => gateway.machine.reopened(now, Err(why)),
+                }
+            }
+            Returned::Fenced => unreachable!("it is a step of promoting"),
+        }
+    }
+
+    /// The map that all servers have.
+    pub(super) fn spread(&self) -> u64 {
+        match self.access {
+            _ if self.lags => 0,
+            Access::One => 0,
+            Access::All => 1 + self.maps.partition_point(|at| at + SPREADS <= self.now) as u64,
+        }
+    }
+
+    /// At the server of a block.
+    pub(super) fn arrive(&mut self, index: usize, request: Request) {
+        let stuck = self.servers[request.block].stuck_until;
+        if stuck > self.now {
+            let delay = stuck - self.now + self.delay();
+            return self.post(index, delay, Event::Arrive(request));
+        }
+        let Some(outstanding) = self.outstanding.remove(&request.id) else { return };
+        // Servers learn of a new map from whoever has it, or in their own time.
+        let gossip = if self.rng.u32(..200) == 0 { self.map } else { self.spread() };
+        let server = &mut self.servers[request.block];
+        server.map = server.map.max(request.map).max(gossip);
+        let is_out = self.shut_out.get(&request.client).is_some_and(|since| *since <= server.map);
+        if is_out {
+            self.refused += 1;
+        } else {
+            self.landed += u64::from(request.is_write);
+            self.check_order(&request, outstanding.released);
+        }
+        if self.gateways[index].life == request.life {
+            let delay = self.delay();
+            self.post(index, delay, Event::Ended(request.id, !is_out));
+        }
+    }
+}
