@@ -279,7 +279,7 @@ impl Machine {
             // A claim of which it was unknown whether it was written.
             Stage::Standby | Stage::CatchingUp | Stage::Serving if is_holder => {
                 self.due = now.saturating_add(self.interval);
-                self.claimed();
+                self.claimed(now);
             }
             Stage::Standby => {
                 self.due = self.next_look(now);
@@ -296,7 +296,7 @@ impl Machine {
             Stage::CatchingUp | Stage::Joining | Stage::Serving | Stage::Leaving if self.is_among() => {
                 self.plan = self.decide(now);
             }
-            Stage::Releasing if self.is_among() => {}
+            Stage::Demoting | Stage::Releasing if self.is_among() => {}
             Stage::Silent => self.due = now.saturating_add(self.interval),
             _ if is_holder => self.settle(),
             _ => self.lose(),
@@ -335,7 +335,7 @@ impl Machine {
         self.due = now.saturating_add(self.interval);
         self.share.has_read = false;
         match self.stage {
-            Stage::Standby | Stage::CatchingUp | Stage::Serving if self.is_holder() => self.claimed(),
+            Stage::Standby | Stage::CatchingUp | Stage::Serving if self.is_holder() => self.claimed(now),
             Stage::Standby if self.is_among() => self.enlisted(now),
             Stage::Confirming => {
                 self.wanted = None;
@@ -364,9 +364,9 @@ impl Machine {
         }
     }
 
-    fn claimed(&mut self) {
+    fn claimed(&mut self, now: Duration) {
         (self.epoch, self.stage) = (self.record().epoch, Stage::Promoting);
-        self.watch_anew();
+        self.watch_anew(now);
     }
 
     fn activate(&mut self) {

@@ -1,6 +1,8 @@
 //! A single machine, whose calls end as a test decides.
 
-use cluster::{Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, Reply, Role};
+use cluster::{
+    Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, Reply, Role, Serving,
+};
 use std::time::Duration;
 
 const TAKEOVER: Duration = Duration::from_secs(10);
@@ -27,13 +29,17 @@ fn port(id: u16) -> Port {
 
 impl Rig {
     fn new() -> Rig {
+        Rig::with(Access::One)
+    }
+
+    fn with(access: Access) -> Rig {
         let me = Me {
             gateway: "a".into(),
             client: "client".into(),
             ports: vec![port(1)],
             member: member("mine", TAKEOVER),
         };
-        Rig { machine: Machine::new(me, TAKEOVER, Access::One), object: None, now: Duration::ZERO }
+        Rig { machine: Machine::new(me, TAKEOVER, access), object: None, now: Duration::ZERO }
     }
 
     /// The next action that does not concern the object, within two takeovers.
@@ -86,7 +92,11 @@ fn one_that_withdraws_while_it_becomes_active_releases_the_unit_without_its_home
 
 /// A rig whose object is held by another gateway, which does nothing.
 fn held(takeover: Duration) -> Rig {
-    let mut rig = Rig::new();
+    held_with(Access::One, takeover)
+}
+
+fn held_with(access: Access, takeover: Duration) -> Rig {
+    let mut rig = Rig::with(access);
     let active = Some(Holder { gateway: "b".into(), client: "other".into() });
     let members = [("b".into(), member("theirs", takeover))].into();
     rig.object = Some((1, Record { epoch: 1, active, members, ..Record::default() }));
@@ -384,4 +394,114 @@ fn one_that_has_the_disk_as_it_was_served_last_is_not_kept_from_it_by_one_that_h
         record.disk = Some("512".into());
     });
     assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+}
+
+#[test]
+fn clients_with_access_are_fenced_although_somebody_removed_the_object() {
+    let mut rig = active();
+    rig.object = None;
+    rig.machine.noticed();
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: true }));
+    rig.machine.applied();
+    assert_eq!(rig.next(), Some(Action::Reopen));
+    rig.machine.reopened(rig.now, Ok("client2".into()));
+    assert_eq!(rig.next(), Some(Action::Promote { fence: vec!["client".into()] }));
+}
+
+/// Another gateway that serves.
+fn serving(client: &str, applied: u64) -> Serving {
+    Serving { client: client.into(), beat: 0, applied, fences: 0 }
+}
+
+#[test]
+fn one_that_is_to_be_alone_fences_all_that_serve() {
+    let mut rig = held(TAKEOVER);
+    rig.change(|record| _ = record.serving.insert("c".into(), serving("third", 0)));
+    let Some(Action::Promote { mut fence }) = rig.next() else { panic!("it claims the unit") };
+    fence.sort();
+    assert_eq!(fence, ["other", "third"]);
+    assert!(rig.object.expect("it is there").1.serving.is_empty());
+}
+
+#[test]
+fn one_serves_after_it_is_in_the_object_and_the_others_have_shown_that_they_are_alive() {
+    let mut rig = held_with(Access::All, TAKEOVER);
+    rig.pass(TAKEOVER / 10);
+    let entry = |rig: &Rig| rig.object.as_ref().and_then(|(_, record)| record.serving.get("a").cloned());
+    assert_eq!(entry(&rig), None, "the disk is served otherwise");
+    rig.change(|record| {
+        record.disk = Some("512".into());
+        record.saved = vec![7];
+        // An earlier process of the same gateway.
+        record.serving.insert("a".into(), serving("earlier", 0));
+    });
+    rig.pass(TAKEOVER / 10);
+    assert_eq!(entry(&rig).map(|one| one.client), Some("client".into()));
+    assert_eq!(rig.object.as_ref().expect("it is there").1.fence, ["earlier"]);
+    rig.change(|record| record.beat += 1);
+    rig.pass(TAKEOVER / 10);
+    assert_eq!(rig.machine.status().role, Role::Transitioning, "that one is not fenced yet");
+    rig.change(|record| {
+        (record.beat, record.fences, record.change) = (record.beat + 1, 1, 1);
+        record.fence.clear();
+    });
+    assert_eq!(rig.next(), Some(Action::CatchUp));
+    rig.machine.caught_up(rig.now, Ok(()));
+    assert_eq!(rig.next(), Some(Action::Join { saved: vec![7] }));
+    rig.machine.applied();
+    assert_eq!(rig.machine.status().role, Role::Serving);
+    assert_eq!(entry(&rig).map(|one| (one.applied, one.fences)), Some((1, 1)));
+}
+
+#[test]
+fn a_change_is_complete_when_all_that_serve_have_applied_it() {
+    let mut rig = Rig::with(Access::All);
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.applied();
+    rig.change(|record| _ = record.serving.insert("c".into(), serving("third", 0)));
+    rig.machine.save(vec![1], None);
+    rig.pass(TAKEOVER / 10);
+    assert_eq!(rig.object.as_ref().map(|(_, record)| record.change), Some(1));
+    rig.change(|record| _ = record.serving.insert("c".into(), serving("third", 1)));
+    assert_eq!(rig.next(), Some(Action::Saved(true)));
+    // One that does not is fenced, and that takes its time to be in force at all OSDs.
+    rig.machine.save(vec![2], None);
+    let began = rig.now;
+    assert_eq!(rig.next(), Some(Action::Fence { clients: vec!["third".into()] }));
+    rig.machine.fenced_others(rig.now, Ok(()));
+    assert_eq!(rig.next(), Some(Action::Saved(true)));
+    let waited = rig.now - began;
+    assert!((TAKEOVER..TAKEOVER * 2).contains(&waited), "{waited:?}");
+}
+
+#[test]
+fn a_gateway_with_hanging_writes_has_itself_fenced_only_while_another_one_can_do_that() {
+    let mut rig = held_with(Access::All, TAKEOVER);
+    rig.change(|record| record.disk = Some("512".into()));
+    rig.pass(TAKEOVER / 10);
+    rig.change(|record| record.beat += 1);
+    assert_eq!(rig.next(), Some(Action::CatchUp));
+    rig.machine.caught_up(rig.now, Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Join { .. })));
+    rig.machine.applied();
+    rig.pass(TAKEOVER / 2);
+    let record = |rig: &Rig| rig.object.clone().expect("it is there").1;
+    rig.machine.medium_stuck(true);
+    rig.pass(Duration::ZERO);
+    assert!(record(&rig).fence.is_empty(), "the other one has been silent for some time");
+    assert_eq!(record(&rig).stuck, ["client"]);
+    rig.change(|record| record.beat += 1);
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: false }));
+    assert_eq!((record(&rig).fence, record(&rig).serving.len()), (vec!["client".to_owned()], 0));
+    // What it has begun hangs. It ends when all others have caught up with the fence.
+    rig.change(|record| {
+        (record.fences, record.change) = (1, 1);
+        record.fence.clear();
+        record.serving.insert("c".into(), serving("third", 0));
+    });
+    rig.pass(TAKEOVER / 10);
+    rig.change(|record| record.serving.get_mut("c").expect("it serves").fences = 1);
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: true }));
 }

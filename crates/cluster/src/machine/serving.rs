@@ -135,7 +135,7 @@ impl Machine {
         if let Some(Serving { applied, fences, .. }) = self.record().serving.get(&self.me.gateway) {
             self.share = Share { applied: *applied, fences: *fences, ..std::mem::take(&mut self.share) };
             self.stage = Stage::CatchingUp;
-            self.watch_anew();
+            self.watch_anew(now);
             self.due = now.saturating_add(self.interval);
         }
     }
@@ -220,10 +220,11 @@ impl Machine {
     }
 
     /// It is about to serve, or decide: nothing is known of the others.
-    pub(super) fn watch_anew(&mut self) {
+    pub(super) fn watch_anew(&mut self, now: Duration) {
         if !self.share.serves {
             self.share.peers.clear();
             self.share.holder = None;
+            self.look_at_peers(now);
         }
     }
 

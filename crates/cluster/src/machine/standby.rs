@@ -94,7 +94,8 @@ impl Machine {
     /// Another daemon with this gateway's name, which has overwritten the entry of this process.
     pub(super) fn namesake(&self) -> Option<String> {
         let name = &self.me.gateway;
-        let is_other = self.is_listed && !self.is_own(self.record().members.get(name));
+        let member = self.record().members.get(name);
+        let is_other = self.is_listed && member.is_some() && !self.is_own(member);
         is_other.then(|| {
             format!(
                 "another daemon is gateway {name}, too; give each a different name (`gateway` in \
