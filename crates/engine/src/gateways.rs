@@ -3,6 +3,8 @@
 //! thread nor clock.
 
 mod calls;
+mod peers;
+mod show;
 #[cfg(test)]
 mod tests;
 
@@ -10,7 +12,6 @@ pub use calls::{Answer, Call};
 
 use crate::gateway_handle::{Forward, GatewayEvent, GatewayHandle, Requester};
 use crate::message::{Message, Origin, Waiter};
-use crate::readings::GatewayReading;
 use crate::stores::Opened;
 use crate::units::NewUnit;
 use calls::Calls;
@@ -20,13 +21,11 @@ use reactor::io::Io;
 use reactor::mailbox::Sender;
 use scsi::sense::Check;
 use scsi::unit::OtherPort;
-use scsi::{HomeReply, HomeRequest};
+use scsi::{HomeReply, HomeRequest, Sharing};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Failover;
-use store::rados::SILENCE;
-use wire::scsi::AccessState;
 
 /// How often it is checked whether the image's client was fenced.
 const FENCE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -177,58 +176,16 @@ fn object(cluster: &str, image: &config::RbdImage) -> String {
     format!("lunette.{cluster}.{}/{namespace}{}", image.pool, image.image)
 }
 
+/// What hosts rely on, which must be the same on each gateway.
+fn disk(unit: &scsi::Unit) -> String {
+    let blocks = format!("blocks of {} bytes", unit.block_bytes);
+    if unit.sharing == Some(Sharing::All) { blocks + ", and all gateways active" } else { blocks }
+}
+
 /// How long a unit may take to move to another gateway: a takeover, should the active one die meanwhile, plus
 /// time to end.
 fn moves_within(cluster: &Cluster) -> Duration {
     cluster.takeover + LEAVE_WITHIN
-}
-
-/// Whether other gateways wait for this change, or their initiators see it.
-fn concerns_others(before: &Record, after: &Record) -> bool {
-    let is_released = after.active.is_none() && before.active.is_some();
-    let has_new_ports = before.gateways != after.gateways;
-    let exchanged = |record: &Record| (record.requests.clone(), record.replies.clone());
-    let is_known =
-        before.next == after.next && before.saved == after.saved && exchanged(before) == exchanged(after);
-    is_released || has_new_ports || !is_known
-}
-
-/// The ports of other gateways, and their states.
-fn others(record: &Record, gateway: &str, ours: &[Port]) -> Vec<OtherPort> {
-    let state = |name: &str, port: &Port| match &record.active {
-        Some(holder) if holder.gateway != name => AccessState::Standby,
-        Some(_) if record.fence.is_empty() => AccessState::of_code(port.state).unwrap_or_default(),
-        Some(_) => AccessState::Transitioning,
-        None => AccessState::Standby,
-    };
-    let others = record.gateways.iter().filter(|(name, _)| *name != gateway);
-    let ports = others.flat_map(|(name, ports)| ports.iter().map(move |port| (name, port)));
-    // Until a reload undoes the clash.
-    let ports = ports.filter(|(_, port)| ours.iter().all(|ours| ours.id != port.id));
-    let other = |(name, port): (&String, &Port)| OtherPort {
-        relative_id: port.id,
-        group: port.group,
-        name: port.name.clone(),
-        state: state(name, port),
-    };
-    ports.map(other).collect()
-}
-
-/// A unit's ports on this gateway.
-fn ports(unit: &scsi::Unit) -> Vec<Port> {
-    let port = |port: &scsi::unit::Port| {
-        let group = unit.groups.iter().find(|group| group.tag == port.group);
-        let state = group.map_or(AccessState::Optimized, |group| group.state);
-        Port { id: port.relative_id, group: port.group, name: port.name.clone(), state: state.code() }
-    };
-    unit.ports.iter().map(port).collect()
-}
-
-/// The identifier of another gateway's port, by its name, unless a port here has the same identifier.
-fn port_id(record: &Record, ours: &[Port], name: &str) -> Option<u16> {
-    let port = record.gateways.values().flatten().find(|port| port.name == name)?;
-    let is_ours = ours.iter().any(|ours| ours.id == port.id);
-    (!is_ours).then_some(port.id)
 }
 
 /// The way to a unit's home, and to the cores that wait for its answers.
@@ -344,6 +301,10 @@ pub(crate) struct Gateway<I: Io> {
     ports: Vec<Port>,
     /// What hosts rely on, on each gateway.
     disk: String,
+    /// How many gateways access the medium at a time.
+    access: Access,
+    /// The role that the home was last given.
+    role: scsi::Role,
     cluster: Box<Cluster>,
     handle: Arc<GatewayHandle>,
     /// Set once it is open: until then there is no client that could be fenced.
@@ -382,8 +343,10 @@ impl<I: Io> Gateway<I> {
             lun: lun.name.clone(),
             home,
             object: object.clone(),
-            ports: ports(unit),
-            disk: format!("blocks of {} bytes", unit.block_bytes),
+            ports: peers::ports(unit),
+            disk: disk(unit),
+            access: if unit.sharing == Some(Sharing::All) { Access::All } else { Access::One },
+            role: scsi::Role::Standby,
             cluster: Box::new(cluster.clone()),
             handle: handle.clone(),
             store: None,
@@ -438,12 +401,15 @@ impl<I: Io> Gateway<I> {
         let takeover_ms = u64::try_from(self.cluster.takeover.as_millis()).unwrap_or(u64::MAX);
         let member = Member { process: client.clone(), takeover_ms, disk: self.disk.clone() };
         let me = Me { gateway: self.cluster.gateway.clone(), client, ports: self.ports.clone(), member };
-        Some(Box::new(Machine::new(me, self.cluster.takeover, Access::One)))
+        Some(Box::new(Machine::new(me, self.cluster.takeover, self.access)))
     }
 
     fn step(&mut self, machine: &mut Machine, now: Duration) -> Step {
-        if self.store.as_ref().is_some_and(|store| store.is_fenced()) {
-            machine.fenced();
+        if let Some(store) = &self.store {
+            if store.is_fenced() {
+                machine.fenced();
+            }
+            machine.medium_stuck(store.is_stuck());
         }
         self.report_others(&machine.status().record);
         while let Some(action) = machine.next(now) {
@@ -471,7 +437,7 @@ impl<I: Io> Gateway<I> {
         let Some(mut machine) = self.machine.take() else {
             return match event {
                 GatewayEvent::Withdraw | GatewayEvent::End => self.is_over = true,
-                GatewayEvent::Configured(unit) => self.ports = ports(&unit),
+                GatewayEvent::Configured(unit) => self.ports = peers::ports(&unit),
                 event => self.home.refuse(event, "its image is not open yet"),
             };
         };
@@ -492,7 +458,7 @@ impl<I: Io> Gateway<I> {
                 machine.withdraw();
             }
             GatewayEvent::Configured(unit) => {
-                self.ports = ports(&unit);
+                self.ports = peers::ports(&unit);
                 machine.set_ports(self.ports.clone());
             }
             GatewayEvent::ObjectChanged => machine.noticed(),
@@ -504,6 +470,9 @@ impl<I: Io> Gateway<I> {
 
     /// A call has returned.
     pub(crate) fn answered(&mut self, now: Duration, answer: Answer) {
+        if let Answer::Promoted(outcome) | Answer::Fenced(outcome) = &answer {
+            self.has_fenced(outcome.is_ok());
+        }
         let Some(machine) = &mut self.machine else { return };
         match answer {
             Answer::Read(found) => {
@@ -518,16 +487,26 @@ impl<I: Io> Gateway<I> {
                 machine.replaced(now, outcome);
             }
             Answer::Notified => {}
-            Answer::Promoted(outcome) => {
-                let fenced = std::mem::take(&mut self.fencing);
-                if outcome.is_ok() {
-                    self.shut_out.extend(fenced.into_iter().map(|client| (client, Instant::now())));
-                    self.shut_out.drain(..self.shut_out.len().saturating_sub(SHOWN_FENCES));
-                }
-                machine.promoted(outcome);
-            }
+            Answer::Promoted(outcome) => machine.promoted(outcome),
+            Answer::CaughtUp(outcome) => machine.caught_up(now, outcome),
+            Answer::Fenced(outcome) => machine.fenced_others(now, outcome),
             Answer::Demoted(outcome) => machine.demoted(now, outcome),
             Answer::Reopened(outcome) => machine.reopened(now, outcome),
+        }
+    }
+
+    fn fences(&mut self, clients: &[String]) {
+        if !clients.is_empty() {
+            tracing::warn!(lun = %self.lun, "the gateway that served the unit was fenced: {}", clients.join(", "));
+        }
+        self.fencing = clients.to_vec();
+    }
+
+    fn has_fenced(&mut self, is_done: bool) {
+        let fenced = std::mem::take(&mut self.fencing);
+        if is_done {
+            self.shut_out.extend(fenced.into_iter().map(|client| (client, Instant::now())));
+            self.shut_out.drain(..self.shut_out.len().saturating_sub(SHOWN_FENCES));
         }
     }
 
@@ -536,27 +515,28 @@ impl<I: Io> Gateway<I> {
         match action {
             Action::Read => return Some(Call::Read),
             Action::Replace { expected, record } => {
-                self.news.1 = concerns_others(&machine.status().record, &record);
+                self.news.1 = peers::concerns_others(&machine.status().record, &record);
                 return Some(Call::Replace { expected, bytes: record.encode() });
             }
             Action::Promote { fence } => {
-                if !fence.is_empty() {
-                    tracing::warn!(lun = %self.lun, "the gateway that served the unit was fenced: {}", fence.join(", "));
-                }
-                self.fencing.clone_from(&fence);
+                self.fences(&fence);
                 return Some(Call::Promote { fence });
             }
-            Action::CatchUp | Action::Fence { .. } | Action::Join { .. } => unreachable!("one at a time"),
+            Action::CatchUp => return Some(Call::CatchUp),
+            Action::Fence { clients } => {
+                self.fences(&clients);
+                return Some(Call::Fence { clients });
+            }
             Action::Demote => return Some(Call::Demote),
             Action::Reopen => return Some(Call::Reopen),
-            Action::Adopt { saved } => self.ask(scsi::Role::Standby, Some(saved.into())),
-            Action::Activate { saved } => {
-                // Another gateway's hosts may know of a size that this one's home does not.
-                let traits = self.store.as_ref().map(|store| HomeRequest::StoreChanged(store.traits()));
-                traits.into_iter().for_each(|traits| self.home.request(Waiter::Nobody, traits));
-                self.ask(scsi::Role::Active, Some(saved.into()));
-            }
+            Action::Adopt { saved } => self.ask(self.role, Some(saved.into())),
+            Action::Join { saved } => self.begin_serving(scsi::Role::Serving, saved),
+            Action::Activate { saved } => self.begin_serving(scsi::Role::Active, saved),
             Action::Deactivate { lost } => {
+                if lost && self.access == Access::All {
+                    // Otherwise what hangs would never end.
+                    self.store.iter().for_each(|store| store.abandon());
+                }
                 self.ask(scsi::Role::Standby, None);
                 if lost {
                     let unit = self.home.unit;
@@ -566,7 +546,7 @@ impl<I: Io> Gateway<I> {
             Action::Saved(ok) => self.home.persisted(ok),
             Action::Execute { body } => {
                 let record = machine.status().record;
-                match HomeRequest::forwarded(&body, |name| port_id(&record, &self.ports, name)) {
+                match HomeRequest::forwarded(&body, |name| peers::port_id(&record, &self.ports, name)) {
                     Ok(request) => self.home.request(Waiter::OtherGateway(self.home.unit), request),
                     Err(check) => machine.executed(HomeReply::Check(check).encode()),
                 }
@@ -576,7 +556,7 @@ impl<I: Io> Gateway<I> {
         None
     }
 
-    /// Forwards a request that the home, in standby, cannot execute to the active gateway.
+    /// Forwards a request that the home leaves to the active gateway.
     fn forward(&mut self, machine: &mut Machine, now: Duration, forward: Forward) {
         let id = u64::from(I::random()) << 32 | u64::from(I::random());
         machine.ask(now, id, forward.body.clone());
@@ -613,8 +593,11 @@ impl<I: Io> Gateway<I> {
         match outcome {
             _ if is_recalled => self.home.recalled(origin),
             Outcome::Executed(reply) => match (HomeReply::decode(reply), request) {
-                // What it has to end here is left, unless this gateway has taken over since: its tasks are later ones then.
-                (HomeReply::Done, HomeRequest::Reset { from: Some(from) }) if role != Role::Active => {
+                // What it has to end here is left, unless this gateway serves: it has ended that with the adopted
+                // state, and what is here now came later.
+                (HomeReply::Done, HomeRequest::Reset { from: Some(from) })
+                    if self.role == scsi::Role::Standby =>
+                {
                     self.home.forward(origin, HomeRequest::EndTasks { from });
                 }
                 (reply, _) => self.home.reply(origin, reply),
@@ -629,6 +612,16 @@ impl<I: Io> Gateway<I> {
 
     /// This gateway is to become active.
     fn want(&mut self, machine: &mut Machine, now: Duration, requester: Requester) {
+        if self.access == Access::All {
+            let status = machine.status();
+            let is_one = matches!(status.role, Role::Active | Role::Serving);
+            let but = match status.fault {
+                Some(why) if !is_one => format!(", but this one cannot be: {why}"),
+                _ => String::new(),
+            };
+            let why = format!("all gateways are active for it at the same time (access = \"all\"){but}");
+            return self.home.answer_requester(requester, Err(why));
+        }
         if machine.status().role != Role::Active {
             machine.want(match requester {
                 Requester::Initiator(_) => By::Initiator,
@@ -660,62 +653,23 @@ impl<I: Io> Gateway<I> {
 
     /// Reports other gateways' ports, and their states, to the home.
     fn report_others(&mut self, record: &Record) {
-        let others = others(record, &self.cluster.gateway, &self.ports);
+        let others = peers::others(record, self.access, &self.cluster.gateway, &self.ports);
         if *self.others != *others {
             self.others = others.into();
             self.home.request(Waiter::Nobody, HomeRequest::SetOthers(self.others.clone()));
         }
     }
 
-    /// Has the home set the unit's role.
-    fn ask(&self, role: scsi::Role, saved: Option<Arc<[u8]>>) {
-        self.home.request(Waiter::Gateway(self.home.unit), HomeRequest::SetRole { role, saved });
+    fn begin_serving(&mut self, role: scsi::Role, saved: Vec<u8>) {
+        // Another gateway's hosts may know of a size that this one's home does not.
+        let traits = self.store.as_ref().map(|store| HomeRequest::StoreChanged(store.traits()));
+        traits.into_iter().for_each(|traits| self.home.request(Waiter::Nobody, traits));
+        self.ask(role, Some(saved.into()));
     }
 
-    /// Publishes the status, and logs changes.
-    fn show(&mut self, machine: &Machine) {
-        let status = machine.status();
-        let reading = GatewayReading {
-            name: self.cluster.gateway.clone(),
-            role: match status.role {
-                Role::Active => "active",
-                Role::Serving => "serving",
-                Role::Standby => "standby",
-                Role::Transitioning => "transitioning",
-            },
-            active: status.record.active.as_ref().map(|holder| holder.gateway.clone()),
-            gateways: status.record.gateways.keys().cloned().collect(),
-            shut_out: self.shut_out.clone(),
-            fault: status.fault.clone(),
-        };
-        *self.handle.reading.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
-        let lun = &self.lun;
-        let (role, fault) = &self.shown;
-        if status.role != *role {
-            match status.role {
-                Role::Active => {
-                    let epoch = status.record.epoch;
-                    tracing::warn!(%lun, epoch, "this gateway is active for the unit");
-                }
-                Role::Standby => {
-                    let active = status.record.active.map_or("none".to_owned(), |holder| holder.gateway);
-                    tracing::warn!(%lun, active, "this gateway is in standby for the unit");
-                }
-                Role::Transitioning | Role::Serving => {}
-            }
-        }
-        let is_silent = |fault: &Option<String>| fault.as_ref().is_some_and(|why| why.ends_with(SILENCE));
-        if is_silent(fault) && !is_silent(&status.fault) {
-            tracing::info!(%lun, "the cluster answers again");
-        }
-        match (&status.fault, status.role) {
-            (fault, _) if *fault == self.shown.1 => {}
-            (None, _) => {}
-            // An OSD may be away for a moment.
-            (Some(why), _) if is_silent(&status.fault) => tracing::warn!(%lun, "{why}; retrying"),
-            (Some(why), Role::Active) => tracing::error!(%lun, "this gateway is active, but {why}"),
-            (Some(why), _) => tracing::error!(%lun, "this gateway cannot become active: {why}"),
-        }
-        self.shown = (status.role, status.fault);
+    /// Has the home set the unit's role.
+    fn ask(&mut self, role: scsi::Role, saved: Option<Arc<[u8]>>) {
+        self.role = role;
+        self.home.request(Waiter::Gateway(self.home.unit), HomeRequest::SetRole { role, saved });
     }
 }

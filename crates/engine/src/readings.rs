@@ -54,8 +54,10 @@ pub struct GatewayReading {
     pub name: String,
     /// Its role for the unit: active, standby or transitioning.
     pub role: &'static str,
-    /// The active gateway.
+    /// The active gateway; where all are, the one that executes what changes the unit.
     pub active: Option<String>,
+    /// The gateways that access the medium.
+    pub serving: Vec<String>,
     /// All gateways that serve the unit, or did.
     pub gateways: Vec<String>,
     /// The clients most recently fenced by it since it started, and when.

@@ -288,7 +288,7 @@ impl Live {
         self.daemon.activate(name).map_err(|why| not_moved(name, &why))
     }
 
-    /// Refuses the request if no other gateway has the LUN.
+    /// Refuses the request unless one gateway at a time is active for the LUN.
     fn shared(&self, name: &str) -> Result<(), Refused> {
         let luns = &self.daemon.config().luns;
         let Some(lun) = luns.iter().find(|lun| lun.name == name) else {
@@ -296,15 +296,20 @@ impl Live {
             let missing = EditError::NotFound { what: format!("LUN {name}"), known };
             return Err(uneditable(&Subject::Lun(name.into()), missing));
         };
-        if lun.is_shared() {
-            return Ok(());
-        }
-        let fault = fault(
-            &format!("LUN {name}"),
-            "it is not shared between gateways",
-            "see `access` in docs/cluster.md",
-        );
-        Err(refused(Refusal::Conflict, "this LUN has no other gateway", vec![fault]))
+        let (title, what, fix) = match lun.access {
+            Some(config::Access::One) => return Ok(()),
+            Some(config::Access::All) => (
+                "this LUN does not move",
+                "all its gateways are active at the same time",
+                "lunette luns shows if one of them is not, and why",
+            ),
+            None => (
+                "this LUN has no other gateway",
+                "it is not shared between gateways",
+                "see `access` in docs/cluster.md",
+            ),
+        };
+        Err(refused(Refusal::Conflict, title, vec![fault(&format!("LUN {name}"), what, fix)]))
     }
 
     fn resizing(&self, name: &str, size: &str) -> Result<Edit, Refused> {

@@ -114,10 +114,14 @@ fn gateway(lun: &Value) -> Vec<String> {
     let gateway = &lun["gateway"];
     let Some(name) = gateway["name"].as_str() else { return Vec::new() };
     let mut all = vec![format!("gateway {} {}", shown(name), word(&gateway["role"]))];
+    let serving: Vec<&str> =
+        gateway["serving"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let others = serving.iter().filter(|other| **other != name);
+    all.extend(others.map(|other| format!("gateway {} active", shown(other))));
     match gateway["active"].as_str() {
-        Some(active) if active == name => {}
-        Some(active) => all.push(format!("gateway {} active", shown(active))),
-        None => all.push("no gateway active".into()),
+        Some(active) if serving.len() > 1 => all.push(format!("changes by gateway {}", shown(active))),
+        _ if serving.is_empty() => all.push("no gateway active".into()),
+        _ => {}
     }
     let shut_out = gateway["shut_out"].as_array().into_iter().flatten();
     all.extend(
@@ -214,14 +218,23 @@ mod tests {
     fn gateways_are_shown_and_why_this_one_is_not_active() {
         let mut lun = lun();
         let shut_out = [json!({ "client": "192.0.2.1:0/7", "age_seconds": 9 })];
-        lun["gateway"] = json!({ "name": "a", "role": "active", "active": "a", "shut_out": shut_out });
+        lun["gateway"] =
+            json!({ "name": "a", "role": "active", "active": "a", "serving": ["a"], "shut_out": shut_out });
         let shown = details(&lun);
         assert!(shown.ends_with(", gateway a active, 192.0.2.1:0/7 fenced 9 s ago"), "{shown}");
         assert_eq!(trouble(&lun), None);
-        lun["gateway"] = json!({ "name": "b", "role": "standby", "active": "a", "fault": "it is locked" });
+        lun["gateway"] = json!({
+            "name": "b", "role": "standby", "active": "a", "serving": ["a"], "fault": "it is locked"
+        });
         let shown = details(&lun);
         assert!(shown.ends_with(", gateway b standby, gateway a active"), "{shown}");
         assert_eq!(trouble(&lun).as_deref(), Some("not active: it is locked"));
+        lun["gateway"] = json!({ "name": "b", "role": "active", "active": "a", "serving": ["a", "b"] });
+        let shown = details(&lun);
+        assert!(shown.ends_with(", gateway b active, gateway a active, changes by gateway a"), "{shown}");
+        lun["gateway"] = json!({ "name": "b", "role": "standby", "serving": [] });
+        let shown = details(&lun);
+        assert!(shown.ends_with(", gateway b standby, no gateway active"), "{shown}");
     }
 
     #[test]

@@ -459,6 +459,7 @@ impl Scene {
                 let kind = Kind::Promote { attempt: roles.attempt(), fence };
                 return self.call_change(member, number, kind);
             }
+            Call::CatchUp | Call::Fence { .. } => unreachable!("one gateway at a time accesses the image"),
             Call::Demote => return self.call_change(member, number, Kind::Demote),
             Call::Reopen => return self.call_change(member, number, Kind::Reopen),
         };

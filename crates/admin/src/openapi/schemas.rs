@@ -81,7 +81,9 @@ const LUN: &[Field] = &[
     (
         "gateway",
         OBJECT_OR_NONE,
-        "Where several gateways share it: the `name` and `role` of this one, which is `active`, all `gateways`, \
+        "Where several gateways share it: the `name` and `role` of this one, which is `active`, those that access \
+         the medium (`serving`: the active one, or with `access = \"all\"` others as well, for which that one executes \
+         what changes the unit), all `gateways`, \
          clients that this one has fenced (`shut_out`), each with `client` and `age_seconds`, and the `fault` that \
          keeps it from being active",
     ),

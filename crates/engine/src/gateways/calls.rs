@@ -26,6 +26,13 @@ pub enum Call {
         /// Clients to be fenced.
         fence: Vec<String>,
     },
+    /// See [`Failover::catch_up`].
+    CatchUp,
+    /// See [`Failover::fence`].
+    Fence {
+        /// Clients to be fenced.
+        clients: Vec<String>,
+    },
     /// See [`Failover::demote`].
     Demote,
     /// See [`Failover::reopen`].
@@ -43,6 +50,10 @@ pub enum Answer {
     Notified,
     /// This gateway may write, and no other.
     Promoted(Result<(), String>),
+    /// Its requests carry what was fenced, and it may write.
+    CaughtUp(Result<(), String>),
+    /// These clients can no longer write.
+    Fenced(Result<(), String>),
     /// It no longer writes.
     Demoted(Result<(), String>),
     /// The image's new client.
@@ -72,6 +83,8 @@ impl Calls {
                 Answer::Notified
             }
             Call::Promote { fence } => Answer::Promoted(store.promote(&fence)),
+            Call::CatchUp => Answer::CaughtUp(store.catch_up()),
+            Call::Fence { clients } => Answer::Fenced(store.fence(&clients)),
             Call::Demote => Answer::Demoted(store.demote()),
             Call::Reopen => {
                 let client = || store.client().ok_or_else(|| "it has no client".to_owned());

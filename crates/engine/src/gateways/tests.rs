@@ -1,6 +1,12 @@
+use super::peers::{concerns_others, others};
 use super::*;
 use crate::state::files::System;
+use cluster::record::Serving;
 use scsi::NexusId;
+use scsi::storage::Traits;
+use std::sync::atomic::{AtomicBool, Ordering};
+use store::lane::Store;
+use wire::scsi::AccessState;
 
 #[test]
 fn a_thread_that_does_not_end_in_time_must_end_at_once() {
@@ -70,7 +76,7 @@ impl Forwarding {
             Gateway::of(cluster, lun, &units[0].view.unit, &handle, home).expect("it is shared");
         let member = Member { process: "a".into(), takeover_ms: 10_000, disk: gateway.disk.clone() };
         let me = Me { gateway: "a".into(), client: "a".into(), ports: gateway.ports.clone(), member };
-        gateway.machine = Some(Box::new(Machine::new(me, cluster.takeover, cluster::Access::One)));
+        gateway.machine = Some(Box::new(Machine::new(me, cluster.takeover, Access::One)));
         let active = Some(cluster::Holder { gateway: "b".into(), client: "b".into() });
         let who = Waiter::Task(crate::slots::Slots::with_capacity(1).insert(()));
         let object = (1, Record { epoch: 1, active, ..Record::default() });
@@ -94,6 +100,21 @@ impl Forwarding {
 
     fn happened(&mut self, event: GatewayEvent) {
         self.gateway.happened(Duration::ZERO, event);
+    }
+
+    /// The messages that it has sent to the unit's core.
+    fn messages(&mut self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        self.mailbox.drain(&mut messages);
+        messages
+    }
+
+    /// Carries out an action, with a machine that does not notice; returns the call.
+    fn act(&mut self, action: Action) -> Option<Call> {
+        let mut machine = self.gateway.machine.take().expect("it has begun");
+        let call = self.gateway.act(&mut machine, action);
+        self.gateway.machine = Some(machine);
+        call
     }
 
     /// How often the task's end was reported.
@@ -135,15 +156,20 @@ fn an_aborted_task_ends_when_the_active_gateway_cannot_execute_its_request_any_m
 }
 
 #[test]
-fn a_reset_that_was_forwarded_ends_tasks_here_unless_this_gateway_has_taken_over_since() {
-    for (role, ends_tasks) in [(Role::Standby, true), (Role::Active, false)] {
+fn a_reset_that_was_forwarded_ends_tasks_here_unless_this_gateway_serves_by_then() {
+    for (home, role, ends_tasks) in [
+        (scsi::Role::Standby, Role::Standby, true),
+        (scsi::Role::Serving, Role::Serving, false),
+        (scsi::Role::Serving, Role::Transitioning, false),
+        (scsi::Role::Active, Role::Active, false),
+    ] {
         let mut rig = Forwarding::new();
+        rig.gateway.role = home;
         let (origin, request) = (rig.origin, HomeRequest::Reset { from: Some(NexusId(3)) });
         let forward = Forward { origin, request, body: Vec::new() };
         rig.gateway.forwarded.insert(7, Forwarded { forward, is_recalled: false });
         rig.gateway.forward_ended(role, 7, &Outcome::Executed(HomeReply::Done.encode()));
-        let mut messages = Vec::new();
-        rig.mailbox.drain(&mut messages);
+        let messages = rig.messages();
         let is_end = |message: &Message| {
             matches!(message, Message::Home { request: HomeRequest::EndTasks { from: NexusId(3) }, .. })
         };
@@ -163,13 +189,194 @@ fn ports_of_other_gateways_are_in_the_state_that_their_gateway_is_in() {
     let active = Some(cluster::Holder { gateway: "b".into(), client: "client".into() });
     let mut record = Record { gateways: gateways.into(), active, ..Record::default() };
     let states = |record: &Record| -> Vec<_> {
-        others(record, "a", &[]).into_iter().map(|port| (port.relative_id, port.state)).collect()
+        others(record, Access::One, "a", &[]).into_iter().map(|port| (port.relative_id, port.state)).collect()
     };
     assert_eq!(states(&record), [(2, second), (3, AccessState::Standby)]);
     record.fence.push("earlier".into());
     assert_eq!(states(&record), [(2, AccessState::Transitioning), (3, AccessState::Standby)]);
     record.active = None;
     assert_eq!(states(&record), [(2, AccessState::Standby), (3, AccessState::Standby)]);
+
+    // All of those that serve are active, while one of them is fenced as well.
+    let active = Some(cluster::Holder { gateway: "b".into(), client: "client".into() });
+    record = Record { active, ..record };
+    let states = |record: &Record| -> Vec<_> {
+        others(record, Access::All, "a", &[]).into_iter().map(|port| port.state).collect()
+    };
+    assert_eq!(states(&record), [second, AccessState::Standby]);
+    record.serving = [("c".into(), serving(0, 0))].into();
+    assert_eq!(states(&record), [second, best]);
+    record.active = None;
+    assert_eq!(states(&record), [AccessState::Standby, best]);
+}
+
+fn serving(beat: u64, applied: u64) -> Serving {
+    Serving { client: "c".into(), beat, applied, fences: 0 }
+}
+
+#[test]
+fn gateways_are_notified_of_what_one_of_them_waits_for_and_not_of_signs_of_life() {
+    let before = Record {
+        active: Some(cluster::Holder { gateway: "b".into(), client: "client".into() }),
+        serving: [("c".into(), serving(1, 1))].into(),
+        change: 1,
+        ..Record::default()
+    };
+    let with = |change: fn(&mut Record)| {
+        let mut after = before.clone();
+        change(&mut after);
+        concerns_others(&before, &after)
+    };
+    assert!(!with(|record| record.beat = 2));
+    assert!(!with(|record| record.serving = [("c".into(), serving(2, 1))].into()));
+    for change in [
+        |record: &mut Record| record.serving = [("c".into(), serving(1, 2))].into(),
+        |record: &mut Record| record.serving.clear(),
+        |record: &mut Record| record.change = 2,
+        |record: &mut Record| record.fence.push("c".into()),
+        |record: &mut Record| record.active = None,
+    ] {
+        assert!(with(change));
+    }
+}
+
+/// An image whose client may be stuck.
+#[derive(Default)]
+struct Shared {
+    is_abandoned: AtomicBool,
+}
+
+impl Store for Shared {
+    fn traits(&self) -> Traits {
+        Traits { size_bytes: 1 << 20, ..Traits::NONE }
+    }
+
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        Ok(None)
+    }
+
+    fn describe(&self) -> String {
+        "shared".into()
+    }
+}
+
+impl Failover for Shared {
+    fn client(&self) -> Option<String> {
+        Some("a".into())
+    }
+
+    fn promote(&self, _fence: &[String]) -> Result<(), String> {
+        Err("promote".into())
+    }
+
+    fn catch_up(&self) -> Result<(), String> {
+        Err("catch up".into())
+    }
+
+    fn fence(&self, clients: &[String]) -> Result<(), String> {
+        Err(format!("fence {}", clients.join(", ")))
+    }
+
+    fn is_stuck(&self) -> bool {
+        false
+    }
+
+    fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::SeqCst);
+    }
+
+    fn demote(&self) -> Result<(), String> {
+        Err("demote".into())
+    }
+
+    fn is_fenced(&self) -> bool {
+        false
+    }
+
+    fn reopen(&self) -> Result<(), String> {
+        Err("reopen".into())
+    }
+}
+
+#[test]
+fn a_home_serves_adopts_and_decides_as_its_gateway_requests() {
+    let mut rig = Forwarding::new();
+    rig.gateway.access = Access::All;
+    let store = Arc::new(Shared::default());
+    rig.gateway.store = Some(store.clone());
+    let saved = vec![7];
+    let role = |rig: &mut Forwarding, action: Action| {
+        assert_eq!(rig.act(action), None);
+        let mut kinds = Vec::new();
+        for message in rig.messages() {
+            kinds.push(match message {
+                Message::Home { request: HomeRequest::StoreChanged(_), .. } => "size",
+                Message::Home { request: HomeRequest::SetRole { role, saved }, origin, .. } => {
+                    assert!(matches!(origin.who, Waiter::Gateway(0)));
+                    assert!(saved.is_none_or(|saved| *saved == [7]));
+                    match role {
+                        scsi::Role::Standby => "standby",
+                        scsi::Role::Serving => "serving",
+                        scsi::Role::Active => "active",
+                    }
+                }
+                Message::EndSessionsOf { unit: 0 } => "end sessions",
+                _ => panic!("it sends something else"),
+            });
+        }
+        kinds
+    };
+    let adopt = Action::Adopt { saved: saved.clone() };
+    assert_eq!(role(&mut rig, adopt.clone()), ["standby"]);
+    assert_eq!(role(&mut rig, Action::Join { saved: saved.clone() }), ["size", "serving"]);
+    assert_eq!(role(&mut rig, adopt.clone()), ["serving"]);
+    assert_eq!(role(&mut rig, Action::Activate { saved: saved.clone() }), ["size", "active"]);
+    assert_eq!(role(&mut rig, Action::Deactivate { lost: false }), ["standby"]);
+    assert!(!store.is_abandoned.load(Ordering::SeqCst), "what it has begun ends");
+    assert_eq!(role(&mut rig, Action::Join { saved }), ["size", "serving"]);
+    assert_eq!(role(&mut rig, Action::Deactivate { lost: true }), ["standby", "end sessions"]);
+    assert!(store.is_abandoned.load(Ordering::SeqCst), "what hangs must not keep it");
+    assert_eq!(role(&mut rig, adopt), ["standby"]);
+}
+
+#[test]
+fn one_gateway_at_a_time_waits_for_what_it_has_begun_also_when_it_has_lost_the_unit() {
+    let mut rig = Forwarding::new();
+    let store = Arc::new(Shared::default());
+    rig.gateway.store = Some(store.clone());
+    rig.act(Action::Deactivate { lost: true });
+    assert!(!store.is_abandoned.load(Ordering::SeqCst));
+}
+
+#[test]
+fn fencing_and_catching_up_are_calls_to_the_image_and_what_was_fenced_is_shown() {
+    let mut rig = Forwarding::new();
+    let clients = vec!["192.0.2.1:0/7".to_owned()];
+    let fence = Call::Fence { clients: clients.clone() };
+    assert_eq!(rig.act(Action::CatchUp), Some(Call::CatchUp));
+    for (outcome, shown) in [(Err("no answer".to_owned()), 0), (Ok(()), 1)] {
+        assert_eq!(rig.act(Action::Fence { clients: clients.clone() }), Some(fence.clone()));
+        rig.gateway.answered(Duration::ZERO, Answer::Fenced(outcome));
+        assert_eq!(rig.gateway.shut_out.len(), shown);
+    }
+    let (object, inbox) = (String::new(), rig.gateway.handle.inbox());
+    let place = rig.gateway.cluster.place.clone();
+    let mut calls = Calls { object, place, inbox, pool: None, watch: None, notification: None };
+    assert_eq!(calls.make(&Shared::default(), Call::CatchUp), Answer::CaughtUp(Err("catch up".into())));
+    let answer = Answer::Fenced(Err("fence 192.0.2.1:0/7".into()));
+    assert_eq!(calls.make(&Shared::default(), fence), answer);
+}
+
+#[test]
+fn a_unit_does_not_move_where_all_gateways_are_active() {
+    let mut rig = Forwarding::new();
+    rig.gateway.access = Access::All;
+    let (outbox, outcome) = mpsc::channel();
+    rig.happened(GatewayEvent::Activate(Requester::Administrator(outbox)));
+    let why = outcome.try_recv().expect("at once").expect_err("it is refused");
+    assert!(why.starts_with("all gateways are active for it at the same time"), "{why}");
+    rig.run();
+    assert!(rig.object.1.next.is_none());
 }
 
 #[test]

@@ -128,11 +128,11 @@ impl Scrape {
             let of = |unit: &'_ UnitReading| Some((unit.name.clone(), unit.gateway.clone()?));
             self.units.iter().filter_map(of)
         };
-        let help = "Whether a gateway is the active one for a shared LUN, as far as this one knows";
+        let help = "Whether a gateway is active for a shared LUN, as far as this one knows";
         let mut family = begin(encoder, "lun_gateway_active", help, MetricType::Gauge)?;
         for (lun, gateway) in shared() {
             for name in &gateway.gateways {
-                let is_active = gateway.active.as_ref() == Some(name);
+                let is_active = gateway.serving.contains(name);
                 let labels = [("lun", lun.as_str()), ("gateway", name.as_str())];
                 family.encode_family(&labels)?.encode_gauge(&u64::from(is_active))?;
             }

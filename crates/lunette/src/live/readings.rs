@@ -87,6 +87,7 @@ fn gateway(gateway: &GatewayReading) -> Value {
         "name": gateway.name,
         "role": gateway.role,
         "active": gateway.active,
+        "serving": gateway.serving,
         "gateways": gateway.gateways,
         "shut_out": shut_out.collect::<Vec<_>>(),
         "fault": gateway.fault,
