@@ -82,7 +82,9 @@ pub(crate) fn state(lun: &Value) -> String {
 /// What is wrong with a LUN; `None`: nothing.
 pub(crate) fn trouble(lun: &Value) -> Option<String> {
     let Some(state) = Some(state(lun)).filter(|state| state != WELL && state != NONE) else {
-        return lun["gateway"]["fault"].as_str().map(|why| format!("not active: {}", shown(why)));
+        let gateway = &lun["gateway"];
+        let is = if gateway["role"] == "active" { "active, but" } else { "not active:" };
+        return gateway["fault"].as_str().map(|why| format!("{is} {}", shown(why)));
     };
     let why = lun["last_error"].as_str().or(lun["not_opened"].as_str());
     Some(why.map_or_else(|| state.clone(), |why| format!("{state}: {}", shown(why))))
@@ -232,6 +234,8 @@ mod tests {
         lun["gateway"] = json!({ "name": "b", "role": "active", "active": "a", "serving": ["a", "b"] });
         let shown = details(&lun);
         assert!(shown.ends_with(", gateway b active, gateway a active, changes by gateway a"), "{shown}");
+        lun["gateway"]["fault"] = "the pool does not answer".into();
+        assert_eq!(trouble(&lun).as_deref(), Some("active, but the pool does not answer"));
         lun["gateway"] = json!({ "name": "b", "role": "standby", "serving": [] });
         let shown = details(&lun);
         assert!(shown.ends_with(", gateway b standby, no gateway active"), "{shown}");
