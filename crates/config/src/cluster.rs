@@ -87,17 +87,9 @@ fn fault(
     lun: &Lun,
 ) -> Option<(super::place::Place, Fault)> {
     let here = |what: &str, fix: &str| Some((access.place.clone(), Fault::new(what, fix)));
-    match self::access(&access.value) {
-        Some(Access::One) => {}
-        Some(Access::All) => {
-            let what = "access by all gateways at once is not supported yet";
-            return here(what, "write \"one\": one gateway is active, and another takes over from it");
-        }
-        None => {
-            let other = &access.value;
-            let what = format!("`{other}` is not a way to share a LUN");
-            return here(&what, &suggest(other, ["one"]));
-        }
+    if self::access(&access.value).is_none() {
+        let what = format!("`{}` is not a way to share a LUN", access.value);
+        return here(&what, &suggest(&access.value, ["one", "all"]));
     }
     if raw.cluster.is_none() {
         let what = "gateways share this LUN, and the file does not say which gateway this is";
@@ -111,10 +103,10 @@ fn fault(
         _ => return here("only a Ceph image (rbd) can be shared by gateways", "remove this"),
     }
     if lun.read_only {
-        return here("a read-only LUN needs no single active gateway", "remove this or `read_only`");
+        return here("a read-only LUN needs no gateways that agree", "remove this or `read_only`");
     }
     let at = raw_lun.aoe.as_ref()?;
-    let what = "ATA over Ethernet has no paths in standby, so gateways cannot share its LUNs";
+    let what = "ATA over Ethernet has no reservations that gateways share, and no paths in standby";
     Some((at.place.clone(), Fault::new(what, "remove this or `access`")))
 }
 
@@ -151,6 +143,7 @@ mod tests {
         assert_eq!(config.luns[0].access, Some(Access::One));
         let explicit = "[[portal]]\nlisten = '127.0.0.1:0'\n[[portal_group]]\ngroup = 1\nexplicit = true\n";
         assert!(good(&[CLUSTER, LUN, explicit]).luns[0].is_shared());
+        assert_eq!(good(&[CLUSTER, &LUN.replace("one", "all")]).luns[0].access, Some(Access::All));
         let plain = good(&["[[lun]]\nram = '1M'\n"]);
         assert!(plain.cluster.is_none() && !plain.luns[0].is_shared());
         assert_eq!(good(&[CLUSTER, LUN]).cluster.expect("there is one").takeover, super::TAKEOVER);
@@ -161,12 +154,11 @@ mod tests {
         let lun = |text: &str| format!("[[lun]]\n{text}\n");
         for (parts, what) in [
             (["", LUN], "add [cluster] with `name`, `gateway` and `pool`"),
-            ([CLUSTER, &LUN.replace("one", "all")], "is not supported yet; write \"one\""),
             ([CLUSTER, &LUN.replace("one", "two")], "`two` is not a way to share a LUN"),
             ([CLUSTER, &lun("ram = '1M'\naccess = 'one'")], "only a Ceph image"),
             ([CLUSTER, &LUN.replace("disk", "disk@s")], "a snapshot is read-only"),
             ([CLUSTER, &(LUN.to_owned() + "read_only = true\n")], "a read-only LUN"),
-            ([CLUSTER, &(LUN.to_owned() + "aoe = '1.2'\n")], "ATA over Ethernet has no paths in standby"),
+            ([CLUSTER, &(LUN.to_owned() + "aoe = '1.2'\n")], "ATA over Ethernet has no"),
             (["[cluster]\nname = 'c'\npool = 'p'\n", LUN], "cluster.gateway: this is missing"),
             ([&CLUSTER.replace("rbd", "rbd/disk"), LUN], "is not the name of a pool"),
             ([&(CLUSTER.to_owned() + "takeover = '1s'\n"), LUN], "choose from 5s to 120s"),

@@ -1,6 +1,7 @@
 //! Gateways that share a Ceph image: two daemons, one of which is active, and what happens to a unit when
 //! that one dies, hangs or is stopped.
 
+mod all;
 mod hosts;
 
 use super::reload::ask;
@@ -49,6 +50,18 @@ fn gateway(ceph: &Ceph, directory: &TempDir, name: &str, group: u16) -> Daemon {
 
 /// The same with a different takeover time.
 fn gateway_within(takeover: Duration, ceph: &Ceph, directory: &TempDir, name: &str, group: u16) -> Daemon {
+    gateway_with("one", takeover, ceph, directory, name, group)
+}
+
+/// The same with a way to share the disk.
+fn gateway_with(
+    access: &str,
+    takeover: Duration,
+    ceph: &Ceph,
+    directory: &TempDir,
+    name: &str,
+    group: u16,
+) -> Daemon {
     let conf = ceph.conf();
     let admin = socket(directory, name);
     let admin = admin.display();
@@ -56,7 +69,7 @@ fn gateway_within(takeover: Duration, ceph: &Ceph, directory: &TempDir, name: &s
         "admin = \"{admin}\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\ntakeover = \"{}s\"\n\
          [[portal]]\nlisten = \"127.0.0.1:0\"\ngroup = {group}\n\
          [[portal_group]]\ngroup = {group}\nexplicit = true\n\
-         [[lun]]\nname = \"disk\"\nrbd = \"{POOL}/disk\"\nconf = \"{conf}\"\naccess = \"one\"\n\
+         [[lun]]\nname = \"disk\"\nrbd = \"{POOL}/disk\"\nconf = \"{conf}\"\naccess = \"{access}\"\n\
          [[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\n",
         takeover.as_secs()
     );
