@@ -118,6 +118,8 @@ struct Scene {
     claims: u64,
     /// Clients that have used the image, and whose sessions end when they are shut out.
     served: BTreeSet<Client>,
+    /// Those that were shut out, whose they were, and when.
+    fenced: Vec<(Client, usize, Time)>,
     /// What was sent to each gateway before then does nothing once the next one is active.
     ended: Vec<Time>,
     /// OSDs do nothing before.
@@ -135,7 +137,7 @@ struct Scene {
 /// When something is not as it must be.
 pub(crate) fn run(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure> {
     let mut rng = Rng::with_seed(seed);
-    let mut plan = Plan::new(&mut rng);
+    let mut plan = Plan::new(seed, &mut rng);
     plan.cut(cuts);
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, plan.hosts());
     let mut scene = Scene::new(plan, cuts, net.clone());
@@ -233,6 +235,7 @@ impl Scene {
             fragile: [true].into(),
             is_calm: false,
             truth: Some(truth.clone()),
+            gives_up: plan.gives_up(),
         };
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.first_initiator() + index;
@@ -264,6 +267,7 @@ impl Scene {
             next: 0,
             claims: 0,
             served: BTreeSet::new(),
+            fenced: Vec::new(),
             ended: vec![Time(0); gateways],
             osds_until: vec![Time(0); plan.osds],
             is_healed: false,
@@ -301,7 +305,7 @@ impl Scene {
         self.run_until(until, |_| false)?;
         self.aim(Aim::Settle, "what was begun ends", |scene| {
             scene.initiators.iter().all(Initiator::is_settled)
-                && scene.members.iter().filter(|member| member.is_active()).count() == 1
+                && scene.members.iter().filter(|member| member.is_active()).count() == scene.actives()
                 && scene.knows_groups()
         })?;
         self.aim(Aim::Leave, "all sessions end", |scene| {
@@ -371,7 +375,10 @@ impl Scene {
                     self.look_around(member);
                 }
             }
-            Step::Hears { osd } => self.rados.hears(osd),
+            Step::Hears { osd } => {
+                self.rados.hears(osd);
+                self.cut_off_fenced(osd);
+            }
             Step::Mishap => self.mishap(),
             Step::Starts { member } => self.start(member),
             Step::MustEnd { member, life } => {
@@ -459,7 +466,11 @@ impl Scene {
                 let kind = Kind::Promote { attempt: roles.attempt(), fence };
                 return self.call_change(member, number, kind);
             }
-            Call::CatchUp | Call::Fence { .. } => unreachable!("one gateway at a time accesses the image"),
+            Call::CatchUp => {
+                let kind = Kind::CatchUp { attempt: roles.attempt() };
+                return self.call_change(member, number, kind);
+            }
+            Call::Fence { clients } => return self.call_change(member, number, Kind::Fence { clients }),
             Call::Demote => return self.call_change(member, number, Kind::Demote),
             Call::Reopen => return self.call_change(member, number, Kind::Reopen),
         };
@@ -496,6 +507,11 @@ impl Scene {
             daemon.cores.gateway_answered(0, clock, answer);
             self.net.borrow_mut().wake_soon(gateway);
         }
+    }
+
+    /// How many gateways are active if nothing goes wrong.
+    fn actives(&self) -> usize {
+        if self.plan.is_for_all() { self.members.len() } else { 1 }
     }
 
     fn slow(&self) -> u32 {

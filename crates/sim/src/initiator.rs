@@ -79,6 +79,8 @@ pub(crate) struct Place {
     pub(crate) is_calm: bool,
     /// What is known of gateways that share them.
     pub(crate) truth: Option<Rc<RefCell<Truth>>>,
+    /// How long a path was left, where several gateways access them at a time, before another one is used: what was sent is over then.
+    pub(crate) gives_up: Option<Duration>,
 }
 
 /// How an initiator behaves: odds in 1000 at each of its turns.
@@ -344,7 +346,7 @@ impl Initiator {
         self.feed()?;
         self.look_at_arrivals(self.kernel.now());
         match (&self.state, self.aim) {
-            (State::Away, Aim::Work | Aim::Settle) => self.connect(),
+            (State::Away, Aim::Work | Aim::Settle) => self.connect()?,
             (State::Away | State::Connecting, _) => {}
             (State::Connected, _) => self.act()?,
         }
@@ -557,6 +559,7 @@ impl Initiator {
         if !is_left_open {
             self.cut();
         }
+        self.paths.left_at = now;
         self.may_change_paths(false);
         Ok(())
     }

@@ -11,6 +11,8 @@ pub(crate) struct Truth {
     epoch: u64,
     /// Since when each is active, by its own account.
     active: Vec<Option<Time>>,
+    /// Since when each has turns, and reaches the cluster.
+    works_from: Vec<Time>,
     /// Until when each last was.
     held: Vec<Time>,
     /// When the unit was last claimed, and how long it stays then, whatever initiators want; `None`: it may be left for other reasons.
@@ -30,6 +32,7 @@ impl Truth {
         Truth {
             holds,
             active: vec![None; gateways],
+            works_from: vec![Time(0); gateways],
             held: vec![Time(0); gateways],
             claimed: Time(0),
             stays,
@@ -48,6 +51,21 @@ impl Truth {
     /// Whether a gateway has also been active since then: it knows all that has happened.
     pub(crate) fn knows(&self, gateway: usize, began: Time) -> bool {
         self.holds(gateway, began) && self.active[gateway].is_some_and(|since| since < began)
+    }
+
+    /// A gateway, or with `None` the cluster, works from then on.
+    pub(crate) fn works_from(&mut self, gateway: Option<usize>, from: Time) {
+        match gateway {
+            Some(gateway) => self.works_from[gateway] = from,
+            None => self.works_from.fill(from),
+        }
+    }
+
+    /// Whether other gateways had so much time to fence this one since then.
+    pub(crate) fn is_over(&self, gateway: usize, since: Time, now: Time, within: Duration) -> bool {
+        let others = (0..self.active.len()).filter(|other| *other != gateway);
+        let works = |other: usize| Some(self.active[other]?.max(self.works_from[other]).max(since));
+        others.filter_map(works).any(|from| now >= from.after(within))
     }
 
     /// What a gateway says of itself.
@@ -105,7 +123,10 @@ impl Truth {
         for gateway in 0..self.holds.len() {
             let name = name(gateway);
             let is_holder = record.active.as_ref().is_some_and(|holder| holder.gateway == name);
-            let since = self.holds[gateway].filter(|_| !is_new).unwrap_or(now);
+            let is_serving = record.serving.contains_key(&name);
+            let is_holder = is_holder || is_serving;
+            // Who serves knows what whoever claims the unit decides.
+            let since = self.holds[gateway].filter(|_| !is_new || is_serving).unwrap_or(now);
             self.unaware[gateway].0 |= self.holds[gateway].is_some() && !is_holder && record.active.is_some();
             if self.holds[gateway].is_some() && !is_holder {
                 self.held[gateway] = now;

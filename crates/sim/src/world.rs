@@ -318,6 +318,7 @@ fn place(plan: &Plan, portal: SocketAddr) -> Place {
         fragile: plan.kinds.iter().map(is_fragile).collect(),
         is_calm: plan.is_calm(),
         truth: None,
+        gives_up: None,
     }
 }
 

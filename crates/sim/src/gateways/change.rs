@@ -25,6 +25,8 @@ pub(super) struct Change {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Promote { attempt: Attempt, fence: Vec<String> },
+    CatchUp { attempt: Attempt },
+    Fence { clients: Vec<String> },
     Demote,
     Reopen,
 }
@@ -34,6 +36,8 @@ impl Kind {
     fn answer(&self, outcome: Result<(), String>, client: Client) -> Answer {
         match self {
             Kind::Promote { .. } => Answer::Promoted(outcome),
+            Kind::CatchUp { .. } => Answer::CaughtUp(outcome),
+            Kind::Fence { .. } => Answer::Fenced(outcome),
             Kind::Demote => Answer::Demoted(outcome),
             Kind::Reopen => Answer::Reopened(outcome.map(|()| client.address())),
         }
@@ -44,7 +48,7 @@ impl Scene {
     pub(super) fn begin_change(&mut self, member: usize, number: u64, kind: Kind) {
         let one = &mut self.members[member];
         match kind {
-            Kind::Promote { .. } => {}
+            Kind::Promote { .. } | Kind::CatchUp { .. } | Kind::Fence { .. } => {}
             Kind::Demote | Kind::Reopen => one.image.roles.deactivate(),
         }
         if one.change.is_some() {
@@ -60,8 +64,14 @@ impl Scene {
         let image = &self.members[member].image;
         let unanswered = || Err(format!("{NAME}: {SILENCE}"));
         let outcome = match kind {
-            Kind::Promote { attempt, .. } if image.roles.abandon(*attempt) => Ok(()),
-            Kind::Promote { .. } | Kind::Demote | Kind::Reopen => unanswered(),
+            Kind::Promote { attempt, .. } | Kind::CatchUp { attempt } if image.roles.abandon(*attempt) => {
+                Ok(())
+            }
+            Kind::Promote { .. }
+            | Kind::CatchUp { .. }
+            | Kind::Fence { .. }
+            | Kind::Demote
+            | Kind::Reopen => unanswered(),
         };
         let answer = kind.answer(outcome, image.now());
         self.answer(member, answer);
@@ -78,6 +88,7 @@ impl Scene {
     /// It has its new client.
     pub(super) fn change_opened(&mut self, member: usize, client: Client) {
         self.members[member].image.becomes(client);
+        self.members[member].clients.push((client, None));
         self.change_ends(member, Ok(()));
     }
 
@@ -90,6 +101,8 @@ impl Scene {
             let roles = &one.image.roles;
             let outcome = match &change.kind {
                 Kind::Promote { attempt, fence } => roles.promote(named, *attempt, fence, |_| {}),
+                Kind::CatchUp { attempt } => roles.catch_up(named, *attempt, |_| {}),
+                Kind::Fence { clients } => roles.fence(named, clients, &one.image.now().address()),
                 Kind::Demote | Kind::Reopen => roles.release(named),
             };
             let ask = match change.replay.asks() {
@@ -124,7 +137,9 @@ impl Scene {
         let Some(change) = one.change.take() else { return };
         if let (Kind::Promote { .. }, true) = (&change.kind, one.image.roles.accepts()) {
             self.claims += 1;
-            one.image.claims(self.claims);
+            if !self.plan.is_for_all() {
+                one.image.claims(self.claims);
+            }
         }
         if let (Kind::Demote | Kind::Reopen, Ok(())) = (&change.kind, &outcome) {
             // Its sessions stay, and what is on their way comes later.

@@ -3,6 +3,7 @@
 
 use super::rados::{Client, ESHUTDOWN, OBJECT_BYTES};
 use crate::kernel::Kernel;
+use crate::register::BLOCK_BYTES;
 use config::Access;
 use reactor::io::Tag;
 use scsi::storage::{Found, Traits};
@@ -23,6 +24,7 @@ pub(super) struct Image {
     shared: Arc<Shared>,
     size_bytes: u64,
     give_up_after: Duration,
+    stuck_after: Duration,
     /// Its present client, and how many there were in this process before.
     client: Mutex<(Client, u64)>,
     /// The claim under which it is active, counted over all gateways.
@@ -32,12 +34,13 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub(super) fn new(client: Client, size_bytes: u64, give_up_after: Duration) -> Arc<Image> {
+    pub(super) fn new(client: Client, access: Access, size_bytes: u64, takeover: Duration) -> Arc<Image> {
         Arc::new(Image {
-            roles: Roles::new(Some(Access::One)),
+            roles: Roles::new(Some(access)),
             shared: Shared::new().expect("descriptors"),
             size_bytes,
-            give_up_after,
+            give_up_after: takeover.min(Duration::from_secs(20)),
+            stuck_after: takeover * 3 / 5,
             client: Mutex::new((client, 0)),
             claim: AtomicU64::new(0),
             calls: Mutex::default(),
@@ -86,7 +89,7 @@ impl Medium for Image {
     }
 
     fn is_lost(&self) -> bool {
-        !self.roles.accepts() || self.shared.has_abandoned()
+        !self.roles.accepts() || self.shared.has_abandoned() || self.is_stuck()
     }
 
     fn give_up_after(&self) -> Duration {
@@ -103,6 +106,10 @@ impl Medium for Image {
 
     fn has_abandoned(&self, client: u64) -> bool {
         self.roles.have_abandoned(client)
+    }
+
+    fn stuck_after(&self) -> Duration {
+        self.stuck_after
     }
 
     fn clear_bytes(&self) -> u64 {
@@ -125,11 +132,10 @@ impl Medium for Image {
         call.client == number && !self.roles.is_fenced()
     }
 
-    fn start(&self, mut call: Box<Call>) -> Result<(), Box<Call>> {
-        if !self.roles.accepts() {
+    fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
+        if !self.roles.accepts() || call.client != self.present().1 {
             return Err(call);
         }
-        call.client = self.present().1;
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
         Ok(())
     }
@@ -137,7 +143,10 @@ impl Medium for Image {
 
 impl Store for Image {
     fn traits(&self) -> Traits {
-        Traits { size_bytes: self.size_bytes, discards: true, solid_state: true, ..Traits::NONE }
+        // A sector, if what takes a read and a write is not atomic.
+        let compare_write_bytes_max = if self.roles.are_for_all() { BLOCK_BYTES } else { u32::MAX };
+        let traits = Traits { compare_write_bytes_max, ..Traits::NONE };
+        Traits { size_bytes: self.size_bytes, discards: true, solid_state: true, ..traits }
     }
 
     fn refresh(&self) -> Result<Option<Traits>, String> {

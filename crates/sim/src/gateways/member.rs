@@ -41,6 +41,8 @@ pub(super) struct Member {
     /// `None`: it is dead.
     pub(super) daemon: Option<Daemon>,
     pub(super) image: Arc<Image>,
+    /// The clients that it has been, and when the process of each died.
+    pub(super) clients: Vec<(Client, Option<Time>)>,
     pub(super) first: usize,
     pub(super) cores: usize,
     /// How often it was started.
@@ -87,7 +89,8 @@ impl Member {
         Member {
             number,
             daemon: None,
-            image: Image::new(Client(0), 0, Duration::ZERO),
+            image: Image::new(Client(0), plan.access, 0, Duration::ZERO),
+            clients: Vec::new(),
             first: (0..number).map(hosts).sum(),
             cores: plan.cores[number],
             life: 0,
@@ -151,6 +154,7 @@ impl Member {
         let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
         config.cores = (0..self.cores).collect();
         config.portals.iter_mut().for_each(|portal| portal.cores.clone_from(&config.cores));
+        config.luns.iter_mut().for_each(|lun| lun.access = Some(plan.access));
         config.cluster.iter_mut().for_each(|cluster| cluster.takeover = plan.takeover);
         config
     }
@@ -162,7 +166,8 @@ impl Member {
         let listeners: Vec<Handle> = config.portals.iter().map(listen).collect();
         self.door = listeners.get(1).copied();
         let size_bytes = u64::from(plan.blocks * BLOCK_BYTES);
-        self.image = Image::new(client, size_bytes, plan.takeover.min(Duration::from_secs(20)));
+        self.image = Image::new(client, plan.access, size_bytes, plan.takeover);
+        self.clients.push((client, None));
         let (first, life) = (self.first, self.life);
         let kernel = |core, waker| {
             let mut kernel = Kernel::new(first + core, net.clone(), ARENA_BYTES, Some(waker), life);
@@ -191,6 +196,7 @@ impl Member {
         (self.daemon, self.waits, self.change) = (None, None, None);
         (self.reload, self.door) = (None, None);
         let net = &mut *net.borrow_mut();
+        self.clients.iter_mut().for_each(|(_, died)| _ = died.get_or_insert(net.now));
         net.kill(portal(self.number));
         net.kill(second_portal(self.number));
         self.continues(net);

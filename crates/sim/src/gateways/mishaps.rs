@@ -2,6 +2,7 @@
 
 use super::member::{Course, portal};
 use super::{Scene, Step};
+use proto::time::Time;
 use std::time::Duration;
 
 /// How long it may take beyond a takeover until a gateway has left its unit, and ended.
@@ -34,7 +35,9 @@ impl Scene {
             2..6 => self.pause(member, time),
             6..8 => {
                 self.note(&[30, member as u64], || format!("gateway {member} is cut off for {time:?}"));
-                self.members[member].cut_until = self.net.borrow().now.after(time / 2);
+                let until = self.net.borrow().now.after(time / 2);
+                self.members[member].cut_until = until;
+                self.works_from(member);
             }
             8 => {
                 self.note(&[31, member as u64], || format!("initiators do not reach gateway {member}"));
@@ -45,7 +48,9 @@ impl Scene {
             9 => {
                 let osd = member % self.rados.osds();
                 self.note(&[32, osd as u64], || format!("OSD {osd} does nothing for {time:?}"));
-                self.osds_until[osd] = self.net.borrow().now.after(time / 4);
+                let until = self.net.borrow().now.after(time / 4);
+                self.osds_until[osd] = until;
+                self.truth.borrow_mut().works_from(None, until);
             }
             10 => self.activate(member),
             11..13 => self.reload(member),
@@ -74,10 +79,20 @@ impl Scene {
             return;
         }
         self.note(&[34, member as u64], || format!("gateway {member} is paused for {time:?}"));
-        let one = &mut self.members[member];
-        let net = &mut *self.net.borrow_mut();
-        one.pauses(net.now, net.now.after(time));
-        one.hosts().for_each(|host| net.pause(host, one.paused_until));
+        {
+            let one = &mut self.members[member];
+            let net = &mut *self.net.borrow_mut();
+            one.pauses(net.now, net.now.after(time));
+            one.hosts().for_each(|host| net.pause(host, one.paused_until));
+        }
+        self.works_from(member);
+    }
+
+    fn works_from(&mut self, member: usize) {
+        let one = &self.members[member];
+        let from =
+            one.paused_until.max(one.cut_until).max(self.osds_until.iter().copied().max().unwrap_or(Time(0)));
+        self.truth.borrow_mut().works_from(Some(member), from);
     }
 
     fn activate(&mut self, member: usize) {
@@ -139,6 +154,8 @@ impl Scene {
             let hosts = one.hosts();
             hosts.for_each(|host| net.wake(host, now));
         }
+        let now = self.net.borrow().now;
+        self.truth.borrow_mut().works_from(None, now);
         for member in 0..self.members.len() {
             match self.members[member].course {
                 Course::Serves => self.start(member),

@@ -2,9 +2,10 @@
 //! it any more.
 
 use super::Scene;
-use super::member::{Course, name};
+use super::member::{Course, Member, name};
 use super::rados::Client;
 use cluster::Record;
+use proto::time::Time;
 use std::time::Duration;
 
 /// How often it is looked whether an order may still be done.
@@ -43,6 +44,10 @@ impl Scene {
     pub(super) fn is_shut_out(&mut self, client: Client) {
         let now = self.net.borrow().now;
         self.note(&[40, client.0], || format!("client {} is shut out", client.0));
+        let of = |one: &Member| Some((one.number, one.clients.iter().find(|(its, _)| *its == client)?.1));
+        if let Some((member, died)) = self.members.iter().find_map(of) {
+            self.fenced.push((client, member, died.unwrap_or(now)));
+        }
         if self.served.contains(&client)
             && let Some(member) = self.members.iter().find(|member| member.image.now() == client)
         {
@@ -55,6 +60,20 @@ impl Scene {
     pub(super) fn cut_off(&mut self, osd: usize) {
         let now = self.net.borrow().now;
         let (initiators, ended) = (self.initiators.len(), &self.ended);
+        let is_there =
+            |block: usize| self.rados.osd_of(block as u64 * u64::from(crate::register::BLOCK_BYTES)) == osd;
+        self.registers.borrow_mut().cut_off(now, is_there, |by, start| start < ended[by / initiators]);
+    }
+
+    /// An OSD has another map: what was sent there by those that are shut out in it is refused from now on.
+    pub(super) fn cut_off_fenced(&mut self, osd: usize) {
+        let now = self.net.borrow().now;
+        let (initiators, mut ended) = (self.initiators.len(), vec![Time(0); self.members.len()]);
+        for (client, member, at) in &self.fenced {
+            if self.rados.refuses(osd, *client) {
+                ended[*member] = ended[*member].max(*at);
+            }
+        }
         let is_there =
             |block: usize| self.rados.osd_of(block as u64 * u64::from(crate::register::BLOCK_BYTES)) == osd;
         self.registers.borrow_mut().cut_off(now, is_there, |by, start| start < ended[by / initiators]);

@@ -2,13 +2,17 @@
 
 use crate::initiator::{Habits, Protocol};
 use crate::net::Odds;
+use crate::seeds;
 use crate::world::Cuts;
+use config::Access;
 use fastrand::Rng;
 use std::time::Duration;
 
 /// What a seed makes of the world.
 /// Its fields are the choices that a seed makes, one for each.
 pub(super) struct Plan {
+    /// How many gateways access the image at a time.
+    pub(super) access: Access,
     /// Of each gateway.
     pub(super) cores: Vec<usize>,
     /// How fast the clock of each is, in thousandths.
@@ -42,7 +46,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(rng: &mut Rng) -> Plan {
+    pub(super) fn new(seed: u64, rng: &mut Rng) -> Plan {
         let odds = Odds {
             cut: [0, 20, 300][rng.usize(0..3)],
             late: [0, 5, 50][rng.usize(0..3)],
@@ -50,10 +54,14 @@ impl Plan {
             short: 0,
             pause: [0, 0, 2][rng.usize(0..3)],
         };
-        let gateways = if rng.u32(0..4) == 0 { 3 } else { 2 };
+        let is_for_all = seeds::are_all_active(seed);
+        // Two of them know of each other's fences, and have those waited for that the third one must catch up with.
+        let gateways = if rng.u32(0..4) < if is_for_all { 3 } else { 1 } { 3 } else { 2 };
         let initiators = rng.usize(1..=4);
         let protocol = |rng: &mut Rng| if rng.u32(0..4) == 0 { Protocol::Iser } else { Protocol::Iscsi };
-        Plan {
+        let access = if seeds::are_all_active(seed) { Access::All } else { Access::One };
+        let mut plan = Plan {
+            access,
             cores: (0..gateways).map(|_| rng.usize(1..=3)).collect(),
             speeds: (0..gateways).map(|_| [1000, 1000, 800, 900, 1100, 1200][rng.usize(0..6)]).collect(),
             stands: rng.bool(),
@@ -74,7 +82,26 @@ impl Plan {
             has_twins: rng.bool(),
             pause_micros: [30_000, 150_000, 600_000][rng.usize(0..3)],
             work: Duration::from_secs(rng.u64(10..90)),
+        };
+        if plan.is_for_all() {
+            plan.wants = 0;
+            plan.blocks = plan.blocks.min(64);
+            plan.deaf_micros = plan.deaf_micros.max(5_000_000);
+            plan.mishap_millis = plan.mishap_millis.or(Some(15_000));
         }
+        plan
+    }
+
+    /// Whether all gateways access the image.
+    pub(super) fn is_for_all(&self) -> bool {
+        self.access == Access::All
+    }
+
+    /// How long a host that has left a path waits before it uses another one, if all gateways access the image: by the slowest
+    /// clock, and until what is slow has arrived.
+    pub(super) fn gives_up(&self) -> Option<Duration> {
+        let slow = if self.slow > 0 { Duration::from_secs(60) } else { Duration::ZERO };
+        self.is_for_all().then(|| (self.takeover * 2 + Duration::from_secs(10)) * 1000 / 800 + slow)
     }
 
     /// Leaves this out.
@@ -120,7 +147,7 @@ impl Plan {
 
     /// How long a unit stays where it is, whatever initiators want, if it is not left for other reasons: by the fastest clock.
     pub(super) fn stays(&self) -> Option<Duration> {
-        let is_quiet = self.mishap_millis.is_none() && self.slow == 0;
+        let is_quiet = !self.is_for_all() && self.mishap_millis.is_none() && self.slow == 0;
         is_quiet.then(|| self.takeover * 6 * 1000 / 1201)
     }
 

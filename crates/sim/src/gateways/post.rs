@@ -251,6 +251,7 @@ impl Scene {
                 let (work, osd) = (*work, self.rados.osd_of(offset(*work)));
                 let Some(of) = self.post.calls.get_mut(call) else { return Ok(()) };
                 let bytes = &mut of.call.data[data.clone()];
+                let before = self.rados.epoch_of(osd);
                 let (answer, is_new) = self.rados.execute(sender, work, bytes, &mut of.call.mismatch)?;
                 message.learns = self.rados.epoch_of(osd);
                 let client = sender.client.0;
@@ -262,6 +263,9 @@ impl Scene {
                 }
                 if is_new {
                     self.cut_off(osd);
+                }
+                if self.plan.is_for_all() && self.rados.epoch_of(osd) > before {
+                    self.cut_off_fenced(osd);
                 }
                 Reply::Part(answer)
             }

@@ -100,6 +100,11 @@ impl Rados {
         self.shut_out.entry(client).or_insert(self.epoch);
     }
 
+    /// Whether an OSD knows that a client is shut out.
+    pub(super) fn refuses(&self, osd: usize, client: Client) -> bool {
+        self.shut_out.get(&client).is_some_and(|epoch| *epoch <= self.osds[osd])
+    }
+
     /// Whether an OSD does what this one sends: one that knows less than the sender gets the sender's map first.
     fn admits(&mut self, osd: usize, sender: Sender) -> bool {
         self.osds[osd] = self.osds[osd].max(sender.epoch);

@@ -12,6 +12,8 @@ pub(super) struct Paths {
     pub(super) left: Vec<Left>,
     /// How many initiators there are.
     pub(super) initiators: usize,
+    /// When it last lost its session.
+    pub(super) left_at: Time,
     /// The host whose name it uses, if not its own, and its session's number there.
     pub(super) name: Option<usize>,
     pub(super) session: u8,
@@ -46,6 +48,7 @@ impl Paths {
             change: Change::No,
             left: vec![Left::default(); count],
             initiators: 1,
+            left_at: Time(0),
             name: None,
             session: 0,
             connects_at: Time(0),

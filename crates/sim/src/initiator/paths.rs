@@ -4,6 +4,7 @@ use super::carrier::Carrier;
 use super::link::Link;
 use super::nexuses::Change;
 use super::{CONNECT, Initiator, RETURN, State};
+use crate::register::Fate;
 use proto::iscsi::initiator::InitiatorConfig;
 use proto::iscsi::login::Plan;
 use proto::time::Time;
@@ -103,21 +104,45 @@ impl Initiator {
         self.note(&[10, next as u64], || format!("changes over to gateway {next}"));
     }
 
-    pub(super) fn connect(&mut self) {
+    /// Whether what it has sent by its path may yet be done, while another path exists by which it could be overtaken.
+    fn must_wait(&self) -> bool {
+        let (Some(within), Some(truth)) = (self.place.gives_up, &self.place.truth) else { return false };
+        let now = self.kernel.now();
+        !self.unsettled.is_empty() && !truth.borrow().is_over(self.paths.at, self.paths.left_at, now, within)
+    }
+
+    /// What it has sent by its path is over.
+    fn give_up(&mut self) -> Result<(), String> {
+        if self.place.gives_up.is_some() {
+            let now = self.kernel.now();
+            for (range, id) in std::mem::take(&mut self.unsettled) {
+                self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// When what it had sent by a path that it leaves was refused, and done.
+    pub(super) fn connect(&mut self) -> Result<(), String> {
         if self.kernel.now() < self.paths.connects_at {
-            return;
+            return Ok(());
         }
         if self.has_paths() {
             let pause = self.net.borrow_mut().nanos(1_000_000, CONNECTS_EVERY);
             self.paths.connects_at = self.kernel.now().after(pause);
         }
-        if self.paths.change != Change::No {
+        if self.paths.change != Change::No && !self.must_wait() {
+            self.give_up()?;
             self.change_paths();
         }
         self.links += 1;
         self.connecting = self.kernel.now();
         self.state = State::Connecting;
         self.kernel.connect(self.place.portals[self.paths.at], Tag(self.links << 2 | CONNECT));
+        Ok(())
     }
 
     pub(super) fn connected(&mut self, socket: Handle) {

@@ -10,6 +10,8 @@ use fastrand::Rng;
 pub enum Worlds {
     /// Several daemons that share a unit.
     Gateways,
+    /// The same, of which all are active at the same time.
+    AllActive,
     /// A second daemon.
     Chain,
     /// A LUN that comes and goes.
@@ -42,12 +44,13 @@ impl Worlds {
     /// Whether this seed's world is one of them.
     pub fn have(self, seed: u64) -> bool {
         let has_gateways = seeds::has_gateways(seed);
-        if has_gateways || self == Worlds::Gateways {
-            return has_gateways && self == Worlds::Gateways;
+        if has_gateways || matches!(self, Worlds::Gateways | Worlds::AllActive) {
+            let is_one = self == Worlds::Gateways || self == Worlds::AllActive && seeds::are_all_active(seed);
+            return has_gateways && is_one;
         }
         let plan = Plan::new(seed, &mut Rng::with_seed(seed));
         match self {
-            Worlds::Gateways => has_gateways,
+            Worlds::Gateways | Worlds::AllActive => has_gateways,
             Worlds::Chain => plan.chain.is_some(),
             Worlds::Guest => plan.guest.is_some(),
             Worlds::Aoe => plan.ethernet.is_some(),
