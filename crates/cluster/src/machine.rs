@@ -454,6 +454,14 @@ impl Machine {
         self.acknowledge();
     }
 
+    /// The home could not apply one of those: the state is damaged. The change is not in force here, so the gateway
+    /// leaves, and whoever waits for it waits until it has left.
+    pub fn not_applied(&mut self) {
+        self.share.applying = None;
+        self.withdraw();
+        self.applied();
+    }
+
     /// The active unit's state has changed to this, which must survive this gateway; with an outcome, as a
     /// result of the request that it executes for another one. [`Action::Saved`] answers.
     pub fn save(&mut self, state: Vec<u8>, outcome: Option<Vec<u8>>) {
@@ -594,6 +602,7 @@ impl Machine {
         };
         self.seen = Some(Seen { version, record, watch });
         self.is_stale = false;
+        self.share.was_to_be_fenced |= version.is_some() && self.record().fence.contains(&self.me.client);
         self.look_at_peers(now);
     }
 

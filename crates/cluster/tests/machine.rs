@@ -1,7 +1,8 @@
 //! A single machine, whose calls end as a test decides.
 
 use cluster::{
-    Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, Reply, Role, Serving,
+    Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, ReplaceError, Reply, Role,
+    Serving,
 };
 use std::time::Duration;
 
@@ -476,8 +477,15 @@ fn a_change_is_complete_when_all_that_serve_have_applied_it() {
     assert!((TAKEOVER..TAKEOVER * 2).contains(&waited), "{waited:?}");
 }
 
-#[test]
-fn a_gateway_with_hanging_writes_has_itself_fenced_only_while_another_one_can_do_that() {
+/// A rig that serves beside the active gateway, `b`.
+fn among() -> Rig {
+    let mut rig = joining();
+    rig.machine.applied();
+    rig
+}
+
+/// The same, while its home has yet to serve.
+fn joining() -> Rig {
     let mut rig = held_with(Access::All, TAKEOVER);
     rig.change(|record| record.disk = Some("512".into()));
     rig.pass(TAKEOVER / 10);
@@ -485,7 +493,12 @@ fn a_gateway_with_hanging_writes_has_itself_fenced_only_while_another_one_can_do
     assert_eq!(rig.next(), Some(Action::CatchUp));
     rig.machine.caught_up(rig.now, Ok(()));
     assert!(matches!(rig.next(), Some(Action::Join { .. })));
-    rig.machine.applied();
+    rig
+}
+
+#[test]
+fn a_gateway_with_hanging_writes_has_itself_fenced_only_while_another_one_can_do_that() {
+    let mut rig = among();
     rig.pass(TAKEOVER / 2);
     let record = |rig: &Rig| rig.object.clone().expect("it is there").1;
     rig.machine.medium_stuck(true);
@@ -504,4 +517,112 @@ fn a_gateway_with_hanging_writes_has_itself_fenced_only_while_another_one_can_do
     rig.pass(TAKEOVER / 10);
     rig.change(|record| record.serving.get_mut("c").expect("it serves").fences = 1);
     assert_eq!(rig.next(), Some(Action::Deactivate { lost: true }));
+}
+
+/// The object's entry of this gateway has this.
+fn applied(rig: &Rig) -> Option<u64> {
+    rig.object.as_ref().and_then(|(_, record)| record.serving.get("a")).map(|one| one.applied)
+}
+
+#[test]
+fn a_change_that_the_home_could_not_apply_is_not_shown_as_applied() {
+    let mut rig = among();
+    rig.pass(Duration::ZERO);
+    rig.change(|record| (record.saved, record.change) = (vec![9], record.change + 1));
+    let adopt = loop {
+        match rig.machine.next(rig.now).expect("it adopts the change") {
+            Action::Read => rig.machine.read(rig.now, Ok(rig.object.clone())),
+            Action::Replace { record, .. } => {
+                let version = rig.object.as_ref().map_or(1, |(version, _)| version + 1);
+                rig.object = Some((version, *record));
+                rig.machine.replaced(rig.now, Ok(version));
+            }
+            action => break action,
+        }
+    };
+    assert_eq!(adopt, Action::Adopt { saved: vec![9] });
+    rig.machine.not_applied();
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: false }));
+    rig.change(|record| record.beat += 1);
+    rig.pass(TAKEOVER / 2);
+    assert_eq!(applied(&rig), Some(0), "its commands have yet to end");
+    rig.machine.applied();
+    assert_eq!(rig.next(), Some(Action::Demote));
+    assert_eq!(applied(&rig), Some(0));
+    rig.machine.demoted(rig.now, Ok(()));
+    rig.pass(Duration::ZERO);
+    assert_eq!(applied(&rig), None);
+    assert!(rig.machine.has_withdrawn());
+}
+
+#[test]
+fn one_whose_home_could_not_join_leaves() {
+    let mut rig = joining();
+    rig.change(|record| record.change += 1);
+    rig.machine.not_applied();
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: false }));
+    assert_eq!(applied(&rig), Some(0));
+    rig.machine.applied();
+    assert_eq!(rig.next(), Some(Action::Demote));
+}
+
+#[test]
+fn one_that_is_in_the_object_no_more_has_itself_fenced_before_what_hangs_ends() {
+    let mut rig = among();
+    rig.pass(Duration::ZERO);
+    // Somebody has restored an earlier version.
+    rig.change(|record| record.serving.clear());
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: false }));
+    rig.pass(TAKEOVER / 10);
+    assert_eq!(rig.object.as_ref().expect("it is there").1.fence, ["client"]);
+    rig.change(|record| {
+        (record.fences, record.change) = (1, 1);
+        record.fence.clear();
+    });
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: true }));
+}
+
+#[test]
+fn one_without_hanging_writes_ends_its_sessions_when_it_is_fenced() {
+    let mut rig = among();
+    rig.pass(Duration::ZERO);
+    rig.change(|record| {
+        record.serving.clear();
+        record.fence.push("client".into());
+    });
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: false }));
+    rig.machine.applied();
+    rig.pass(TAKEOVER / 10);
+    rig.change(|record| {
+        (record.fences, record.change) = (1, 1);
+        record.fence.clear();
+    });
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: true }));
+    rig.machine.applied();
+    assert_eq!(rig.next(), Some(Action::Reopen));
+}
+
+#[test]
+fn a_claim_that_is_written_after_it_had_failed_does_not_outlive_the_gateway() {
+    let mut rig = among();
+    rig.pass(Duration::ZERO);
+    rig.change(|record| record.active = None);
+    let claim = loop {
+        match rig.machine.next(rig.now) {
+            Some(Action::Read) => rig.machine.read(rig.now, Ok(rig.object.clone())),
+            Some(Action::Replace { record, .. }) => break *record,
+            action => panic!("{action:?}"),
+        }
+    };
+    assert_eq!(claim.active.as_ref().map(|holder| &*holder.client), Some("client"));
+    rig.machine.replaced(rig.now, Err(ReplaceError::Failed("it takes too long".into())));
+    rig.machine.withdraw();
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: false }));
+    rig.change(|record| *record = claim);
+    rig.machine.applied();
+    assert_eq!(rig.next(), Some(Action::Demote));
+    rig.machine.demoted(rig.now, Ok(()));
+    rig.pass(Duration::ZERO);
+    let (_, record) = rig.object.as_ref().expect("it is there");
+    assert_eq!((&record.active, record.serving.len()), (&None, 0));
 }

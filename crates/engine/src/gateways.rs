@@ -451,11 +451,10 @@ impl<I: Io> Gateway<I> {
             GatewayEvent::Applied(false) => {
                 tracing::error!(
                     lun = %self.lun, object = %self.object,
-                    "the saved state of the unit is damaged, so no gateway can serve it; restore the object, or \
-                     remove it to discard reservations and mode parameters"
+                    "the saved state of the unit is damaged, so no gateway can serve it; stop all gateways, \
+                     then restore the object, or remove it to discard reservations and mode parameters"
                 );
-                machine.applied();
-                machine.withdraw();
+                machine.not_applied();
             }
             GatewayEvent::Configured(unit) => {
                 self.ports = peers::ports(&unit);

@@ -121,6 +121,8 @@ impl Machine {
         } else if self.is_stale {
             self.call(Action::Read)
         } else {
+            // A claim whose outcome was unknown may have been written since.
+            free.active.take_if(|holder| holder.client == self.me.client);
             self.replace(free)
         }
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 const MAPS: Duration = Duration::from_secs(7);
 
 /// What a gateway knows of the others, and they of it.
+/// Its fields are what begins anew, together, with a new client.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     /// Its home may have access to the medium, or requests of it on their way there.
@@ -24,7 +25,7 @@ pub(super) struct Share {
     applied: u64,
     fences: u64,
     /// The change that the home is applying, and the fences that the client is catching up with.
-    applying: Option<u64>,
+    pub(super) applying: Option<u64>,
     catching: u64,
     /// The clients in the last call that fences, and those that were fenced, and when, while the object does not show
     /// that.
@@ -41,6 +42,10 @@ pub(super) struct Share {
     is_stuck: bool,
     /// How many fences there were when the object first showed that this client is fenced.
     gone: Option<u64>,
+    /// The object has shown that this client is to be fenced.
+    pub(super) was_to_be_fenced: bool,
+    /// What is being written removes this gateway from the object, with nothing on its way.
+    retires: bool,
 }
 
 /// Another gateway that serves: its signs of life, and what it has applied while it has not applied everything.
@@ -355,9 +360,9 @@ impl Machine {
         (self.share.gone, self.plan) = (None, None);
     }
 
-    /// The object was replaced: unless requests are on their way, it does not contain this gateway any more.
+    /// The object was replaced.
     pub(super) fn was_silent(&mut self) {
-        if !self.share.serves && !self.is_fenced {
+        if self.share.retires && !self.is_fenced {
             self.stage = Stage::Standby;
         }
     }
@@ -368,23 +373,26 @@ impl Machine {
         }
         let (mut record, client) = (self.record().clone(), &self.me.client);
         let is_in = self.is_among() || record.active.as_ref().is_some_and(|holder| holder.client == *client);
-        if !self.share.serves {
-            if self.is_fenced || !is_in {
-                self.stage = Stage::Reopening;
-                return self.next(now);
-            }
+        self.share.retires = !self.share.serves && !self.is_fenced && is_in;
+        if self.share.retires {
             record.serving.retain(|_, one| one.client != *client);
             record.active.take_if(|holder| holder.client == *client);
             return self.replace(record);
         }
         record.shut_out_client(client);
+        let is_known = self.is_fenced || self.share.was_to_be_fenced || record.fence.contains(client);
+        if self.share.serves && !is_known {
+            // The object was removed or replaced: nobody has fenced this client.
+            record.fence.push(client.clone());
+        }
         self.complete(now, &mut record);
         if record != *self.record() {
             return self.replace(record);
         }
         if !record.fence.contains(client) {
             let gone = *self.share.gone.get_or_insert(record.fences);
-            if record.serving.values().all(|one| one.fences >= gone) {
+            // Without requests on their way, others do not matter.
+            if !self.share.serves || record.serving.values().all(|one| one.fences >= gone) {
                 self.stage = Stage::Lost;
                 self.apply(Action::Deactivate { lost: true });
                 return self.out.pop_front();
