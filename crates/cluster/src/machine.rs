@@ -601,7 +601,8 @@ impl Machine {
             None => Watch::new(now, sign),
         };
         self.seen = Some(Seen { version, record, watch });
-        self.is_stale = false;
+        // What was planned would undo what others have written since.
+        (self.plan, self.is_stale) = (None, false);
         self.share.was_to_be_fenced |= version.is_some() && self.record().fence.contains(&self.me.client);
         self.look_at_peers(now);
     }

@@ -626,3 +626,30 @@ fn a_claim_that_is_written_after_it_had_failed_does_not_outlive_the_gateway() {
     let (_, record) = rig.object.as_ref().expect("it is there");
     assert_eq!((&record.active, record.serving.len()), (&None, 0));
 }
+
+#[test]
+fn what_one_was_about_to_write_when_it_left_undoes_nothing_that_others_have_written_since() {
+    let mut rig = among();
+    rig.pass(Duration::ZERO);
+    let sees = loop {
+        match rig.machine.next(rig.now) {
+            Some(Action::Read) => break rig.object.clone(),
+            None => rig.now = rig.machine.wake_at().max(rig.now + Duration::from_millis(1)),
+            action => panic!("{action:?}"),
+        }
+    };
+    rig.machine.withdraw();
+    rig.machine.read(rig.now, Ok(sees));
+    assert_eq!(rig.machine.next(rig.now), Some(Action::Deactivate { lost: false }));
+    rig.machine.applied();
+    rig.change(|record| {
+        (record.saved, record.change) = (vec![9], 1);
+        record.fence.push("fourth".into());
+    });
+    assert_eq!(rig.next(), Some(Action::Demote));
+    rig.machine.demoted(rig.now, Ok(()));
+    rig.pass(Duration::ZERO);
+    assert!(rig.machine.has_withdrawn());
+    let (_, record) = rig.object.as_ref().expect("it is there");
+    assert_eq!((&*record.saved, record.change, &*record.fence), (&[9][..], 1, &["fourth".to_owned()][..]));
+}
