@@ -22,6 +22,8 @@ pub(crate) struct Truth {
     unaware: Vec<(bool, Time)>,
     /// Gateways with requests in the object.
     asking: Vec<bool>,
+    /// Some gateway has yet to apply a change, or to be fenced.
+    is_changing: bool,
     /// The object's version.
     pub(crate) version: u64,
 }
@@ -38,6 +40,7 @@ impl Truth {
             stays,
             epoch: 0,
             unaware: vec![(false, Time(0)); gateways],
+            is_changing: false,
             asking,
             version: 0,
         }
@@ -92,9 +95,9 @@ impl Truth {
         }
     }
 
-    /// Whether the object has a request of any gateway.
+    /// Whether the object has a request of any gateway, or a change that is not complete.
     pub(crate) fn has_requests(&self) -> bool {
-        self.asking.contains(&true)
+        self.asking.contains(&true) || self.is_changing
     }
 
     /// The object was replaced; gateways are called so.
@@ -109,6 +112,8 @@ impl Truth {
         name: impl Fn(usize) -> String,
     ) -> Result<(), String> {
         self.version = version;
+        let is_behind = record.serving.values().any(|one| one.applied < record.change);
+        self.is_changing = is_behind || !record.fence.is_empty();
         let is_new = record.epoch != self.epoch;
         self.epoch = record.epoch;
         if is_new {
