@@ -289,7 +289,9 @@ impl Machine {
                     self.enlisted(now);
                 } else {
                     self.share.may_be_among = self.is_among();
-                    self.adopt();
+                    if self.access == Access::One || self.is_all_that_is_left() {
+                        self.adopt();
+                    }
                     self.plan = self.decide(now);
                 }
             }

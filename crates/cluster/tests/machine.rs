@@ -455,6 +455,20 @@ fn one_serves_after_it_is_in_the_object_and_the_others_have_shown_that_they_are_
 }
 
 #[test]
+fn a_gateway_that_was_restarted_is_not_in_standby_before_its_former_process_is_fenced() {
+    for (client, adopts) in [(None, true), (Some("killed"), false)] {
+        let mut rig = held_with(Access::All, TAKEOVER);
+        let record = &mut rig.object.as_mut().expect("it is there").1;
+        record.disk = Some("512".into());
+        record.serving.extend(client.map(|client| ("a".into(), serving(client, 0))));
+        assert_eq!(rig.machine.next(rig.now), Some(Action::Read));
+        rig.machine.read(rig.now, Ok(rig.object.clone()));
+        let action = rig.machine.next(rig.now);
+        assert_eq!(matches!(action, Some(Action::Adopt { .. })), adopts, "{action:?}");
+    }
+}
+
+#[test]
 fn a_change_is_complete_when_all_that_serve_have_applied_it() {
     let mut rig = Rig::with(Access::All);
     assert!(matches!(rig.next(), Some(Action::Promote { .. })));

@@ -39,6 +39,9 @@ const ENDED: &str = "it no longer serves the LUN";
 /// How long a stopping daemon waits for a unit to be left to others, beyond the takeover time.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long a fence may take until it is complete, beyond twice the takeover time.
+const FENCED_WITHIN: Duration = Duration::from_secs(10);
+
 /// The threads of shared units, by unit number.
 pub(crate) struct Gateways {
     cluster: Option<Box<Cluster>>,
@@ -48,6 +51,8 @@ pub(crate) struct Gateways {
 struct Running {
     inbox: mpsc::Sender<GatewayEvent>,
     ended: mpsc::Receiver<()>,
+    /// How long leaving the unit to others may take.
+    leaves_within: Duration,
 }
 
 impl Gateways {
@@ -96,7 +101,11 @@ impl Gateways {
             events.iter().for_each(|event| home.refuse(event, ENDED));
         });
         started.map_err(|error| format!("a thread for {}: {error}", lun.name))?;
-        self.running.push((unit.index, Running { inbox: handle.inbox(), ended }));
+        // Initiators must not notice the end of what hangs before its fence is complete.
+        let is_for_all = unit.sharing == Some(Sharing::All);
+        let leaves = if is_for_all { cluster.takeover * 2 + FENCED_WITHIN } else { cluster.takeover };
+        let running = Running { inbox: handle.inbox(), ended, leaves_within: leaves + LEAVE_WITHIN };
+        self.running.push((unit.index, running));
         Ok(())
     }
 
@@ -117,23 +126,22 @@ impl Gateways {
     /// Leaves a unit to other gateways, and returns when that is done, or takes too long.
     pub(crate) fn withdraw(&mut self, unit: u32) {
         let leaving: Vec<_> = self.running.extract_if(.., |(number, _)| *number == unit).collect();
-        self.wait(&leaving);
+        Self::wait(&leaving);
     }
 
     /// The same for all of them.
     pub(crate) fn withdraw_all(&mut self) {
         let leaving = std::mem::take(&mut self.running);
-        self.wait(&leaving);
+        Self::wait(&leaving);
     }
 
-    fn wait(&self, leaving: &[(u32, Running)]) {
-        let Some(cluster) = &self.cluster else { return };
+    fn wait(leaving: &[(u32, Running)]) {
         for (_, running) in leaving {
             let _ = running.inbox.send(GatewayEvent::Withdraw);
         }
-        let until = Instant::now() + cluster.takeover + LEAVE_WITHIN;
+        let begun = Instant::now();
         for (unit, running) in leaving {
-            running.wait(*unit, until);
+            running.wait(*unit, begun + running.leaves_within);
         }
     }
 }

@@ -135,6 +135,14 @@ impl Machine {
         self.record().serving.get(&self.me.gateway).is_some_and(|one| one.client == self.me.client)
     }
 
+    /// Whether nothing that an earlier process of this gateway has sent can take effect any more. Before that
+    /// initiators, which log in here again, must not go to another gateway.
+    pub(super) fn is_all_that_is_left(&self) -> bool {
+        let (record, gateway) = (self.record(), &self.me.gateway);
+        let is_active = record.active.as_ref().is_some_and(|holder| holder.gateway == *gateway);
+        record.fence.is_empty() && !is_active && !record.serving.contains_key(gateway)
+    }
+
     /// It is in the object, but has no access to the medium yet.
     pub(super) fn enlisted(&mut self, now: Duration) {
         if let Some(Serving { applied, fences, .. }) = self.record().serving.get(&self.me.gateway) {

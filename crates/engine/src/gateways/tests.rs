@@ -12,7 +12,7 @@ use wire::scsi::AccessState;
 fn a_thread_that_does_not_end_in_time_must_end_at_once() {
     let (inbox, events) = mpsc::channel();
     let (end, ended) = mpsc::channel();
-    let running = Running { inbox, ended };
+    let running = Running { inbox, ended, leaves_within: Duration::ZERO };
     running.wait(0, Instant::now());
     assert!(matches!(events.try_recv(), Ok(GatewayEvent::End)));
     end.send(()).expect("it is waited for");

@@ -126,6 +126,14 @@ impl PortGroups {
         after
     }
 
+    /// These groups in standby, as initiators see them until their gateway knows that nothing of an earlier
+    /// process of it is left: in standby they would go to another gateway at once.
+    pub(crate) fn settling(mut self) -> PortGroups {
+        let barred = self.all.values_mut().filter(|group| group.configured.state.is_active());
+        barred.for_each(|group| group.state = AccessState::Transitioning);
+        self
+    }
+
     /// Their gateway's role.
     pub fn role(&self) -> Role {
         self.role

@@ -66,7 +66,11 @@ impl Unit {
     pub(crate) fn port_groups(&self) -> PortGroups {
         let groups =
             PortGroups::of(self.ports.iter().map(|port| (port.group, port.relative_id)), &self.groups);
-        if self.is_shared() { groups.in_role(Role::Standby) } else { groups }
+        match self.sharing {
+            None => groups,
+            Some(Sharing::One) => groups.in_role(Role::Standby),
+            Some(Sharing::All) => groups.in_role(Role::Standby).settling(),
+        }
     }
 
     /// Whether gateways share it.

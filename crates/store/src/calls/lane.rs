@@ -184,6 +184,8 @@ impl<M: Medium> CallLane<M> {
         let Some(mut call) = flight.call.take() else { return };
         call.slot = slot;
         call.client = flight.client;
+        // It may have waited for its range.
+        flight.since = io.now();
         flight.prepare(io, &mut call, self.store.size());
         match self.store.start(call) {
             Ok(()) => {

@@ -5,7 +5,7 @@
 use crate::support::Kernel;
 use crate::support::rig::Rig;
 use config::Access;
-use reactor::io::Tag;
+use reactor::io::{Io as _, Tag};
 use reactor::uring::Uring;
 use rustix::io::Errno;
 use scsi::storage::{Found, StoreError, Traits};
@@ -20,9 +20,10 @@ const SIZE: u64 = 1 << 20;
 const UNAVAILABLE: Result<Found, StoreError> = Err(StoreError::Unavailable);
 const UNSUPPORTED: Result<Found, StoreError> = Err(StoreError::Unsupported);
 
-/// A medium that answers when the test wants it. Everything takes too long at once.
+/// A medium that answers when the test wants it. Everything takes too long at once, unless the test says when.
 struct Slow {
     roles: Roles,
+    patience: Mutex<Duration>,
     shared: Arc<Shared>,
     calls: Mutex<Vec<Box<Call>>>,
 }
@@ -31,7 +32,8 @@ impl Slow {
     fn new(access: Access) -> Arc<Slow> {
         let roles = Roles::new(Some(access));
         roles.promote(named(&Cluster::default()), roles.attempt(), &[], |_| {}).expect("it is active");
-        Arc::new(Slow { roles, shared: Shared::new().expect("descriptors"), calls: Mutex::default() })
+        let shared = Shared::new().expect("descriptors");
+        Arc::new(Slow { roles, patience: Mutex::default(), shared, calls: Mutex::default() })
     }
 
     /// The work of the calls that it has.
@@ -73,7 +75,7 @@ impl Medium for Slow {
     }
 
     fn give_up_after(&self) -> Duration {
-        Duration::ZERO
+        *self.patience.lock().unwrap()
     }
 
     fn clear_bytes(&self) -> u64 {
@@ -97,7 +99,7 @@ impl Medium for Slow {
     }
 
     fn stuck_after(&self) -> Duration {
-        Duration::ZERO
+        *self.patience.lock().unwrap()
     }
 
     fn swaps(&self, range: Range) -> bool {
@@ -264,6 +266,26 @@ fn a_change_is_reported_with_the_end_of_its_call_and_not_before() {
     rig.begin(Op::Read { offset: 0, into: rig.room(0, 512) });
     assert_eq!(rig.reports(), [UNAVAILABLE], "a read changes nothing");
     assert!(!store.is_stuck());
+}
+
+#[test]
+fn a_change_that_waited_for_its_blocks_is_not_stuck_when_it_begins() {
+    let store = Slow::new(Access::All);
+    let mut rig = rig(&store);
+    let wait = Duration::from_millis(100);
+    *store.patience.lock().unwrap() = Duration::MAX;
+    rig.begin(rig.write_op(0));
+    rig.begin(rig.write_op(0));
+    let begun = rig.io.now();
+    while rig.io.now().since(begun) <= wait {
+        rig.poll();
+    }
+    store.answer(0);
+    let started = rig.io.now();
+    assert_eq!((rig.reports(), store.has().len()), (vec![Ok(Found::Nothing)], 1));
+    *store.patience.lock().unwrap() = wait;
+    assert_eq!(rig.reports(), []);
+    assert!(!store.is_stuck() || rig.io.now().since(started) >= wait);
 }
 
 #[test]

@@ -96,7 +96,8 @@ fn set_modes(bench: &mut Bench, nexus: usize, set: impl FnOnce(&mut Modes)) -> H
 #[test]
 fn a_serving_gateway_accesses_the_medium_and_leaves_to_another_what_changes_the_unit() {
     let mut bench = Bench::of(all(), 1 << 20);
-    bench.read(TestUnitReady {}).assert_check(2, Check::PORT_IN_STANDBY.code);
+    // Initiators must not use another gateway before a former process of this one is fenced.
+    bench.read(TestUnitReady {}).assert_check(2, Check::ACCESS_STATE_TRANSITION.code);
     bench.ask(HomeRequest::SetRole { role: Role::Serving, saved: Some(Arc::default()) });
     for nexus in &mut bench.nexuses {
         assert_eq!(std::mem::take(&mut nexus.attentions), [UnitAttention::AccessStateChanged]);
