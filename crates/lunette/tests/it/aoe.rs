@@ -3,7 +3,8 @@
 use crate::support::Noise;
 use crate::support::aoe::{
     ATA, AoeInitiator, BAD_ARGUMENT, CONFIG, CONFIG_STRING_PRESENT, IDENTIFY, MASK, RESERVE, SECTOR,
-    TARGET_IS_RESERVED, UNRECOGNIZED_COMMAND, UNSUPPORTED_VERSION, ata, config, mask, reserve, write,
+    TARGET_IS_RESERVED, UNRECOGNIZED_COMMAND, UNSUPPORTED_VERSION, ata, config, mask, reserve,
+    wait_for_announcement, write,
 };
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, reserve_out};
@@ -255,15 +256,9 @@ fn units_announce_themselves_and_are_found() {
     let listener = network.initiator.inside(|| Port::open(INTERFACE));
     let daemon = serve(&network, &["ram:3M,aoe=1.1,serial=FIRST", "ram:1M,aoe=300.4"], &[]);
     assert!(daemon.banner().contains(&format!("URL {URL}")), "{}", daemon.banner());
-    let mut announced: Vec<Vec<u8>> =
-        (0..2).map(|_| listener.receive(Duration::from_secs(30)).expect("an announcement")).collect();
-    announced.sort_unstable();
-    for (frame, address) in announced.iter().zip([[0, 1, 1], [1, 44, 4]]) {
-        assert_eq!(
-            (&frame[..6], &frame[14..20]),
-            (&[0xFF; 6][..], &[&[0x18, 0], &address[..], &[1]].concat()[..])
-        );
-    }
+    let target = network.target.inside(|| Port::open(INTERFACE)).mac();
+    wait_for_announcement(&listener, target, 1, 1);
+    wait_for_announcement(&listener, target, 300, 4);
 
     let medium = tempfile::NamedTempFile::new().expect("a temporary file");
     medium.as_file().set_len(1 << 20).expect("a larger file");

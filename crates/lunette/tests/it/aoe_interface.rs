@@ -1,6 +1,6 @@
 //! Network interfaces that are removed, return and change while AoE is served, and used, on them.
 
-use crate::support::aoe::{AoeInitiator, BAD_ARGUMENT, CONFIG, SECTOR, config};
+use crate::support::aoe::{AoeInitiator, BAD_ARGUMENT, CONFIG, SECTOR, config, wait_for_announcement};
 use crate::support::daemon::Daemon;
 use crate::support::load::Load;
 use crate::support::net::{INITIATOR, INTERFACE, Namespace, Network, Port};
@@ -11,8 +11,6 @@ use std::time::Duration;
 
 /// The unit that most tests serve.
 const URL: &str = "aoe://aoe0/1.1";
-/// How long it may take until an interface is served again.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Addresses of interfaces.
 const ONE: &str = "02:00:00:00:01:01";
 const OTHER: &str = "02:00:00:00:01:02";
@@ -156,8 +154,7 @@ fn another_address_is_announced_and_answers_come_from_it() {
     guest.write(3, &[5; SECTOR]).expect("WRITE SECTORS");
     let listener = network.initiator.inside(|| Port::open(INTERFACE));
     host.set(&format!("address {OTHER}"));
-    let announced = listener.receive(PATIENCE).expect("an announcement");
-    assert_eq!((&announced[..6], &announced[6..12]), (&[0xFF; 6][..], &[2, 0, 0, 0, 1, 2][..]));
+    wait_for_announcement(&listener, [2, 0, 0, 0, 1, 2], 1, 1);
     let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     assert_eq!(guest.read(3, 1), Ok(vec![5; SECTOR]));
     daemon.stop();

@@ -39,6 +39,8 @@ const HEADER: usize = 24;
 const AGAIN: Duration = Duration::from_millis(200);
 /// The most transmissions.
 const TIMES: usize = 300;
+/// How long an announcement is awaited.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many there were: each has its own highest byte of tags, since all of a host see what arrives.
 static GUESTS: AtomicU32 = AtomicU32::new(1);
@@ -219,6 +221,26 @@ impl AoeInitiator {
             (None, error) => Err(0x80 | error.expect("a mask argument")),
         }
     }
+}
+
+/// Waits until a unit has been announced from this address. Other announcements and late answers to
+/// retransmissions, which arrive at every port of a host, are skipped.
+pub fn wait_for_announcement(port: &Port, from: [u8; 6], shelf: u16, slot: u8) {
+    let address = [&shelf.to_be_bytes()[..], &[slot, CONFIG]].concat();
+    let deadline = Instant::now() + PATIENCE;
+    let arriving = || port.receive(deadline.saturating_duration_since(Instant::now()));
+    let mut others = Vec::new();
+    for frame in std::iter::from_fn(arriving) {
+        let head = frame.get(..20).unwrap_or_default();
+        if is_answer(&frame)
+            && (&head[..6], &head[6..12], &head[16..]) == (&[0xFF; 6][..], &from[..], &address[..])
+        {
+            assert_eq!(frame[14..16], [0x18, 0], "version 1, a response without an error");
+            return;
+        }
+        others.push(head.to_vec());
+    }
+    panic!("{shelf}.{slot} is not announced from {from:02x?}; what arrived: {others:02x?}");
 }
 
 fn is_answer(frame: &[u8]) -> bool {

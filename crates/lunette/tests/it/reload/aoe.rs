@@ -1,7 +1,7 @@
 //! Interfaces that serve AoE, and AoE addresses of LUNs, which change while a daemon serves.
 
 use super::ask;
-use crate::support::aoe::{ATA, AoeInitiator, SECTOR, write};
+use crate::support::aoe::{ATA, AoeInitiator, SECTOR, wait_for_announcement, write};
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
 use crate::support::load::Load;
@@ -74,11 +74,11 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_continues() {
     load.wait_for_progress();
 
     // It is added, and its units announce themselves.
-    let listener = network.initiator.inside(|| crate::support::net::Port::open(INTERFACE));
+    let [listener, target] = [&network.initiator, &network.target]
+        .map(|host| host.inside(|| crate::support::net::Port::open(INTERFACE)));
     let done = place.must(&with("1.1", ""));
     assert!(done.contains("serve AoE on aoe0\n1 step applied."), "{done}");
-    let announced = listener.receive(std::time::Duration::from_secs(60)).expect("an announcement");
-    assert_eq!((&announced[..6], &announced[16..19]), (&[0xFF; 6][..], &[0, 1, 1][..]));
+    wait_for_announcement(&listener, target.mac(), 1, 1);
     let mut guest = AoeInitiator::find(&network.initiator, 1, 1);
     let mut witness = AoeInitiator::find(&network.initiator, 1, 1);
     witness.mac = WITNESS;
