@@ -9,28 +9,28 @@
 
 mod abandoned;
 mod link;
+mod login;
 mod outage;
 mod queue;
+mod route;
 
 pub use queue::COMMANDS_MAX;
 
 use super::Destination;
 use super::Options;
 use super::carrier::Carrier;
-use super::frames::{Frames, Tags};
 use super::port::InitiatorPort;
 use config::{Protocol, Url};
 use link::{Left, Link};
 use outage::Outage;
 pub use outage::OutageLog;
-use proto::iscsi::chap::{Algorithm, Challenge};
-use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
-use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
+use proto::iscsi::initiator::{Event, Request, Residual};
+use proto::iscsi::login::Negotiated;
 use proto::stream::StreamMachine as _;
 use proto::time::Time;
 use queue::Queue;
-use reactor::crc::crc32c;
 use reactor::io::{Completion, Handle, Io, Tag};
+use route::Route;
 use std::time::Duration;
 use wire::Sense;
 use wire::aoe::Mac;
@@ -153,9 +153,7 @@ pub enum Refused {
 pub struct Session {
     url: Url,
     options: Options,
-    addresses: Vec<Destination>,
-    /// The address of the last connection.
-    address: Option<Destination>,
+    route: Route,
     /// Its initiator port.
     port: InitiatorPort,
     /// The portal group of the first login: a login through another group would not reinstate the session
@@ -202,8 +200,7 @@ impl Session {
         Session {
             url,
             options: Options { queue_depth: depth, give_up_after, ..options },
-            addresses,
-            address: None,
+            route: Route::new(addresses),
             port,
             portal_group: None,
             is_guarded: false,
@@ -565,117 +562,6 @@ impl Session {
 }
 
 impl Session {
-    fn connect<I: Io>(&mut self, io: &mut I) {
-        let now = io.now();
-        self.outage.begins(now);
-        let next = self.attempt as usize % self.addresses.len().max(1);
-        self.attempt = (self.attempt + 1) & ((1 << ATTEMPT_BITS) - 1);
-        self.address = self.addresses.get(next).cloned();
-        match &self.address {
-            Some(Destination::Address(address)) => {
-                io.connect(*address, self.tag(CONNECT));
-                self.attempts_open += 1;
-                self.state = State::Connecting(now.after(self.options.login_within));
-            }
-            Some(Destination::Interface(interface)) => {
-                let interface = interface.clone();
-                self.use_interface(io, &interface);
-            }
-            None => self.failed(now, "the target has no address"),
-        }
-    }
-
-    /// Begins a session over frames, which has no connection.
-    fn use_interface<I: Io>(&mut self, io: &mut I, interface: &str) {
-        let now = io.now();
-        let tags = Tags { frames: self.tag(RECV), clock: self.tag(SEND) };
-        let lane = self.left.as_ref().map(|left| left.lane.clone());
-        let link = Frames::open(io, interface, tags, lane).and_then(|frames| {
-            let (config, lost_after) = (self.config()?, self.options.keep_alive);
-            let earlier = self.left.take().map(|left| *left.machine);
-            let machine = Carrier::aoe(&self.url, &config, &frames, lost_after, earlier, io)?;
-            Ok(Link::on_interface(machine, frames))
-        });
-        match link {
-            Ok(link) => self.state = State::Connected(Box::new(link)),
-            Err(error) => self.failed(now, &error.to_string()),
-        }
-    }
-
-    fn tag(&self, kind: u64) -> Tag {
-        Tag(self.tags.0 + (self.attempt << KIND_BITS | kind))
-    }
-
-    fn connected<I: Io>(&mut self, io: &mut I, result: Result<u32, reactor::io::Errno>) {
-        let now = io.now();
-        let socket = match result {
-            Ok(socket) => Handle(socket as i32),
-            Err(errno) => {
-                let reason = std::io::Error::from_raw_os_error(errno.0).to_string();
-                return self.failed(now, &reason);
-            }
-        };
-        match self.machine(socket, io) {
-            Ok(machine) => {
-                let mut link = Link::on_stream(machine, socket, self.tag(RECV), self.tag(SEND));
-                link.feed(io);
-                self.state = State::Connected(Box::new(link));
-            }
-            Err(error) => {
-                io.close(socket);
-                self.failed(now, &error.to_string());
-            }
-        }
-    }
-
-    fn machine<I: Io>(&self, socket: Handle, io: &I) -> std::io::Result<Carrier> {
-        Carrier::new(&self.url, self.config()?, socket, io).map_err(std::io::Error::other)
-    }
-
-    fn config(&self) -> std::io::Result<InitiatorConfig> {
-        Ok(InitiatorConfig {
-            plan: self.plan()?,
-            queue_depth: self.options.queue_depth,
-            login_within: self.options.login_within,
-            idle: self.options.keep_alive,
-            crc32c,
-        })
-    }
-
-    fn plan(&self) -> std::io::Result<Plan> {
-        let mut random = [0; Challenge::RANDOM_BYTES];
-        getrandom::fill(&mut random).map_err(std::io::Error::other)?;
-        let digests = |asked| if asked { Digests::Required } else { Digests::Never };
-        let chap = self.url.user.clone().map(|own| InitiatorChap {
-            own,
-            target: self.url.target_user.clone(),
-            algorithms: self.url.chap.map_or(Algorithm::ALL.to_vec(), |only| vec![only]),
-            is_required: self.url.chap.is_some(),
-            random,
-        });
-        Ok(Plan {
-            initiator: self.port.name.clone(),
-            alias: None,
-            target: self.url.target.clone(),
-            isid: self.port.isid,
-            chap,
-            offers: Offers {
-                header_digest: digests(self.url.header_digest),
-                data_digest: digests(self.url.data_digest),
-                initial_r2t: !self.options.unsolicited_data,
-                immediate_data: self.options.unsolicited_data,
-                first_burst: 262_144,
-                ..Offers::default()
-            },
-            text_bytes: 8192,
-        })
-    }
-
-    /// There is no connection; the next attempt follows after a while.
-    fn failed(&mut self, now: Time, reason: &str) {
-        self.state = State::Resting(self.outage.failed(&self.url, now, reason));
-    }
-
     /// Feeds the machine what was received.
     fn pump<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         loop {
@@ -728,8 +614,9 @@ impl Session {
                     if self.url.protocol == Protocol::Srp {
                         // It is unknown whether another address would lead to the same port of the same
                         // target.
-                        self.addresses = self.address.clone().into_iter().collect();
+                        self.route.stay();
                     }
+                    self.route.arrived();
                     link.is_ready = true;
                     self.queue.begun();
                     self.has_arrived = true;
@@ -746,6 +633,7 @@ impl Session {
                         self.text = Some(Err(format!("the target rejected the text request: {reason}")));
                     }
                 }
+                Event::Moved { to } => self.route.redirected(to),
                 Event::Gone { reason } => link.gone = Some((reason, now.after(CUT_AFTER))),
                 Event::Async { .. } | Event::Pong(_) | Event::FunctionDone { .. } => {}
             }
@@ -790,6 +678,8 @@ impl Session {
         self.abandon_unguarded(now, finished);
         if self.is_closing {
             self.state = State::Closed;
+        } else if let Some(address) = self.route.follow() {
+            self.connect_to(io, address);
         } else {
             self.failed(now, gone.as_ref().map_or("", |(reason, _)| reason));
         }

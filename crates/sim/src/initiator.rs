@@ -436,7 +436,7 @@ impl Initiator {
             Event::Completed(completion) => self.ended(completion)?,
             Event::FunctionDone { id, response } => self.function_ended(now, id, response)?,
             Event::Async { event, .. } if event == AsyncEvent::LOGOUT_REQUEST => self.logout(),
-            Event::Async { .. } | Event::Text(_) | Event::Pong(_) => {}
+            Event::Async { .. } | Event::Text(_) | Event::Pong(_) | Event::Moved { .. } => {}
             Event::Rejected { reason, opcode } => {
                 return Err(format!("the target rejects {opcode:?}: {reason}"));
             }

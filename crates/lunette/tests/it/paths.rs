@@ -38,9 +38,14 @@ name = "iqn.2026-11.io.lunette:disk"
 
 /// A daemon with two portals, and the unit through each of them.
 pub(crate) fn served() -> (Served, [Url; 2]) {
+    served_by(FILE)
+}
+
+/// The same with this file.
+pub(crate) fn served_by(text: &str) -> (Served, [Url; 2]) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("lunette.toml");
-    fs::write(&file, FILE).expect("a file");
+    fs::write(&file, text).expect("a file");
     let served = Served { daemon: Daemon::serve_file(&file), directory };
     let portals = request(&socket(&served), "GET", "/v1/portals", "", "").json();
     let url = served.daemon.lun(0);

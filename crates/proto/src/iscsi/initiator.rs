@@ -25,6 +25,7 @@ use crate::time::Time;
 use layer::{CONTROL_MAX, Layer};
 pub use plain::Ended;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 use wire::iscsi::{
     AsyncEvent, BHS_BYTES, DIGEST_BYTES, FunctionResponse, Opcode, RejectReason, TaskFunction, pad,
@@ -158,6 +159,11 @@ pub enum Event {
         reason: RejectReason,
         /// The opcode of the PDU.
         opcode: Opcode,
+    },
+    /// The target refuses the login, since it has moved (section 11.13.5); [`Event::Gone`] follows.
+    Moved {
+        /// Where it accepts logins.
+        to: SocketAddr,
     },
     /// The connection has ended, and with it every command, function and text request.
     Gone {

@@ -13,7 +13,7 @@ use proto::stream::{StreamMachine as _, Transmit};
 use proto::time::Time;
 use std::time::Duration;
 use wire::Places;
-use wire::iscsi::{AsyncEvent, FunctionResponse, Opcode, TaskFunction};
+use wire::iscsi::{AsyncEvent, FunctionResponse, LoginStatus, Opcode, TaskFunction};
 
 /// Lengths of every kind: none, less than a word, one PDU, more than a first burst, more than a burst.
 const LENGTHS: [u32; 9] = [0, 1, 512, 4096, 65_535, 65_536, 200_000, 262_148, 1 << 20];
@@ -428,6 +428,49 @@ fn a_login_response_for_another_session_is_refused() {
         response[at] ^= 1;
         machine.header(now, &response);
         let Some(Event::Gone { reason }) = machine.poll() else { panic!("{why} is taken") };
+        assert!(reason.contains(why), "{reason}");
+    }
+}
+
+#[test]
+fn a_redirected_login_is_reported_with_the_address_or_with_what_is_wrong_with_it() {
+    let redirected = |status: LoginStatus, text: &str| {
+        let now = Time(0);
+        let mut machine = Initiator::new(Setup::default().initiator(), now);
+        let asked = request(&mut machine, now);
+        let mut response = [0; 48];
+        (response[0], response[7]) = (Opcode::LOGIN_RESPONSE.0, text.len() as u8);
+        response[8..14].copy_from_slice(&asked[8..14]);
+        response[16..20].copy_from_slice(&asked[16..20]);
+        (response[36], response[37]) = (status.class, status.detail);
+        machine.header(now, &response);
+        let mut text = text.as_bytes().to_vec();
+        text.resize(text.len().next_multiple_of(4), 0);
+        if !text.is_empty() {
+            machine.header(now, &text);
+        }
+        std::iter::from_fn(|| machine.poll()).collect::<Vec<_>>()
+    };
+    let (temporarily, permanently) = (LoginStatus::MOVED_TEMPORARILY, LoginStatus::MOVED_PERMANENTLY);
+    for (status, address, to) in [
+        (temporarily, "192.0.2.1:3261", "192.0.2.1:3261"),
+        (permanently, "192.0.2.1,2", "192.0.2.1:3260"),
+        (temporarily, "[2001:db8::1]:3261,1", "[2001:db8::1]:3261"),
+        (permanently, "[2001:db8::1]", "[2001:db8::1]:3260"),
+    ] {
+        let events = redirected(status, &format!("TargetAddress={address}\0"));
+        let [Event::Moved { to: moved }, Event::Gone { reason }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(moved.to_string(), to);
+        assert!(reason.starts_with("login refused: target moved"), "{reason}");
+    }
+    for (status, text, why) in [
+        (temporarily, "", "(status 0101), but it has sent no TargetAddress"),
+        (permanently, "TargetAlias=x\0", "(status 0102), but it has sent no TargetAddress"),
+        (temporarily, "TargetAddress=disks.example.org:3260,1\0", "which is not an IP address"),
+        (temporarily, "TargetAddress=\0", "which is not an IP address"),
+    ] {
+        let events = redirected(status, text);
+        let [Event::Gone { reason }] = &events[..] else { panic!("{events:?}") };
         assert!(reason.contains(why), "{reason}");
     }
 }

@@ -412,7 +412,8 @@ fn report_of_iscsi(event: iscsi::Event) -> Report {
         iscsi::Event::Text(_)
         | iscsi::Event::Pong(_)
         | iscsi::Event::Async { .. }
-        | iscsi::Event::Rejected { .. } => Report::Other,
+        | iscsi::Event::Rejected { .. }
+        | iscsi::Event::Moved { .. } => Report::Other,
     }
 }
 

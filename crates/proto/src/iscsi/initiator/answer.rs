@@ -84,7 +84,11 @@ impl Layer {
 
     fn login_response(&mut self, pdu: &LoginResponse, text: &[u8]) -> Checked {
         let Phase::Login { login, begun, .. } = &mut self.phase else { return Ok(()) };
-        let done = login.response(pdu, text)?;
+        let done = login.response(pdu, text);
+        if let Some(to) = login.moved() {
+            self.events.push_back(Event::Moved { to });
+        }
+        let done = done?;
         if pdu.initiator_task_tag.get() != LOGIN_TAG {
             return breach("a login response with another task tag (RFC 7143 section 11.13)");
         }

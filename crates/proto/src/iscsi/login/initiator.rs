@@ -4,7 +4,11 @@ use super::{LOGIN_TEXT_MAX, Link, Names, Negotiated, REQUESTS_MAX, Recv, UNEXPEC
 use crate::iscsi::chap::{self, Algorithm, Challenge, Credentials};
 use crate::iscsi::keys::{self, Key, Kind, Offers, Place, Rule, Senders, Settled, Values};
 use crate::iscsi::text::{self, TEXT_BYTES_MAX};
+use std::net::{IpAddr, SocketAddr};
 use wire::iscsi::{CONTINUE, LoginResponse, LoginStatus, Stage};
+
+/// The port of an address without one (section 4.2.7.3).
+const PORT: u16 = 3260;
 
 /// How to log in.
 #[derive(Clone, Debug)]
@@ -79,6 +83,8 @@ pub struct InitiatorLogin {
     gathered: Vec<u8>,
     seen: Vec<String>,
     values: Values,
+    /// Where the target is now.
+    moved: Option<SocketAddr>,
 }
 
 /// What the next response is about.
@@ -124,7 +130,13 @@ impl InitiatorLogin {
             gathered: Vec::new(),
             seen: Vec::new(),
             values: Values::default(),
+            moved: None,
         }
+    }
+
+    /// Where to log in instead: the target has refused this login for that reason (section 11.13.5).
+    pub fn moved(&self) -> Option<SocketAddr> {
+        self.moved
     }
 
     /// The plan of this login.
@@ -163,6 +175,9 @@ impl InitiatorLogin {
         self.requests = self.requests.saturating_add(1);
         if self.requests > REQUESTS_MAX {
             return Err("too many login responses".to_string());
+        }
+        if bhs.status.class == LoginStatus::MOVED_TEMPORARILY.class {
+            self.moved = Some(elsewhere(bhs.status, text)?);
         }
         check(bhs, &sent, text)?;
         if sent.cont {
@@ -363,9 +378,7 @@ impl InitiatorLogin {
 /// Validates the header of a response.
 fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), String> {
     if bhs.status != LoginStatus::SUCCESS {
-        let LoginStatus { class, detail } = bhs.status;
-        let text = refusal(bhs.status);
-        return Err(format!("login refused: {text} (status {class:02x}{detail:02x})"));
+        return Err(refused(bhs.status));
     }
     let transit = bhs.flags & LoginResponse::TRANSIT != 0;
     let cont = bhs.flags & CONTINUE != 0;
@@ -379,6 +392,26 @@ fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), Strin
         return Err("text while a request was not finished".to_string());
     }
     Ok(())
+}
+
+/// The address in a redirection. A name would have to be resolved, which blocks.
+fn elsewhere(status: LoginStatus, text: &[u8]) -> Result<SocketAddr, String> {
+    let pairs = text::pairs(text).map_err(|error| error.to_string())?;
+    let address = pairs.iter().find(|(key, _)| *key == "TargetAddress").map(|(_, address)| *address);
+    let address = address.ok_or_else(|| format!("{}, but it has sent no TargetAddress", refused(status)))?;
+    let unknown =
+        || format!("{} to {}, which is not an IP address and a port", refused(status), wire::shown(address));
+    // Without the portal group (section 13.8).
+    let portal = address.split_once(',').map_or(address, |(portal, _)| portal);
+    let ip = portal.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(portal);
+    let alone = || ip.parse().ok().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
+    portal.parse().ok().or_else(alone).ok_or_else(unknown)
+}
+
+/// Why the target refused a login.
+fn refused(status: LoginStatus) -> String {
+    let LoginStatus { class, detail } = status;
+    format!("login refused: {} (status {class:02x}{detail:02x})", refusal(status))
 }
 
 /// A login status as text (section 11.13.5).
