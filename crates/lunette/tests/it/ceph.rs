@@ -5,6 +5,8 @@ use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login, write_cdb};
 use crate::support::load::Load;
 use crate::support::wait_until;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 use wire::scsi::command::{Inquiry, ReadCapacity16, TestUnitReady};
 use wire::scsi::vpd::page;
@@ -99,6 +101,50 @@ fn an_image_is_a_disk_that_one_daemon_at_a_time_writes_to_and_that_grows() {
     assert_eq!(serial(&mut other, 0), name);
     assert_eq!(read(&mut other, 0, 8), [2; 4096]);
     write(&mut other, 8, 4);
+    second.stop();
+}
+
+/// What is written to an encrypted image, and found nowhere in the image itself.
+const PLAIN: [u8; 4096] = *include_bytes!("ceph.rs").first_chunk().expect("this file is long enough");
+
+#[test]
+fn an_image_encrypted_by_luks_is_decrypted_for_initiators_only_and_not_with_another_passphrase() {
+    let (ceph, directory) = (Ceph::start(), tempfile::tempdir().expect("a temporary directory"));
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let passphrase = |name: &str, text: &str| {
+        fs::write(path(name), text).expect("a file");
+        fs::set_permissions(path(name), Permissions::from_mode(0o600)).expect("its mode");
+        path(name)
+    };
+    let image = format!("{POOL}/disk");
+    ceph.rbd(&["create", "--size", "64M", &image]);
+    let right = passphrase("right", "correct horse");
+    ceph.rbd(&["encryption", "format", &image, "luks2", &right]);
+    let spec =
+        |passphrase: &str| format!("rbd:{image},conf={},luks_passphrase_file={passphrase}", ceph.conf());
+
+    let first = Daemon::serve(["--lun", &spec(&right)]);
+    let mut guest = login(&first, "guest");
+    wait_until("it is open", || readiness(&mut guest, 0).is_none());
+    guest.write_blocks(0, 8, BLOCK, &PLAIN, false).expect("WRITE");
+    assert_eq!(read(&mut guest, 0, 8), PLAIN);
+    guest.logout().expect("logout");
+    first.stop();
+    ceph.rbd(&["export", "--no-progress", &image, &path("raw")]);
+    let raw = fs::read(path("raw")).expect("it was exported");
+    assert!(!raw.windows(64).any(|part| part == &PLAIN[..64]), "it is not encrypted");
+
+    let wrong = passphrase("wrong", "incorrect horse");
+    let second = Daemon::serve(["--lun", &spec(&wrong)]);
+    let mut guest = login(&second, "guest");
+    // Trying a passphrase takes seconds.
+    wait_until("it is refused", || second.log().contains("opens none of its LUKS key slots; correct"));
+    assert!(!second.log().contains("incorrect"), "{}", second.log());
+    wait_until("the attentions are reported", || readiness(&mut guest, 0) == Some(NOT_READY));
+    assert!(guest.read_blocks(0, 8, 8, BLOCK).is_err());
+    passphrase("wrong", "correct horse");
+    wait_until("the file is corrected", || readiness(&mut guest, 0).is_none());
+    assert_eq!(read(&mut guest, 0, 8), PLAIN);
     second.stop();
 }
 
