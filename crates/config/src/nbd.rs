@@ -1,5 +1,6 @@
 //! Exports of NBD servers, in the URL syntax of NBD clients (NetworkBlockDevice/nbd, doc/uri.md):
-//! `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and the same with `nbds` for TLS.
+//! `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and the same with `nbds` for TLS; and with
+//! `connections=N`, which is ours.
 
 use super::redact::ends_word;
 use super::url::{UrlError, decode, host_and_port};
@@ -17,6 +18,9 @@ const SCHEMES: [(&str, bool, bool); 4] = [
     ("nbds+unix://", true, true),
 ];
 
+/// The most connections that can be requested.
+const CONNECTIONS_MAX: u8 = 16;
+
 const FORMS: &str = "write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
 
 /// An export of an NBD server.
@@ -28,6 +32,8 @@ pub struct NbdUrl {
     pub export: String,
     /// TLS settings; `None`: no TLS.
     pub tls: Option<NbdTls>,
+    /// The most connections; `None`: the usual number.
+    pub connections: Option<u8>,
 }
 
 /// The address of an NBD server.
@@ -74,7 +80,7 @@ impl NbdUrl {
         if export.contains('\0') {
             return Err(UrlError::new("the export's name has a NUL character", "leave it out"));
         }
-        let (mut socket, mut tls) = (None, is_tls.then(NbdTls::default));
+        let (mut socket, mut tls, mut connections) = (None, is_tls.then(NbdTls::default), None);
         for (number, option) in (1..).zip(options.split('&').filter(|option| !option.is_empty())) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             let value = decode("the value of an option", value)?;
@@ -83,6 +89,7 @@ impl NbdUrl {
                     return Err(UrlError::new(format!("{key} has no value"), format!("write {key}=VALUE")));
                 }
                 ("socket", _) if is_unix => socket = Some(PathBuf::from(value)),
+                ("connections", _) => connections = Some(count(&value)?),
                 ("tls-certificates", Some(tls)) => tls.certificates = Some(value.into()),
                 ("tls-hostname", Some(tls)) => tls.hostname = Some(value),
                 _ => return Err(unknown(key, number)),
@@ -105,7 +112,7 @@ impl NbdUrl {
                 NbdServer::Tcp(host, port)
             }
         };
-        Ok(NbdUrl { server, export, tls })
+        Ok(NbdUrl { server, export, tls, connections })
     }
 
     /// The same, with relative paths starting at a directory.
@@ -120,13 +127,24 @@ impl NbdUrl {
     }
 }
 
+fn count(value: &str) -> Result<u8, UrlError> {
+    let number = value.parse().ok().filter(|number| (1..=CONNECTIONS_MAX).contains(number));
+    number.ok_or_else(|| {
+        let remedy = format!("write a number from 1 to {CONNECTIONS_MAX}");
+        UrlError::new("connections: this is not a number of connections", remedy)
+    })
+}
+
 fn unknown(key: &str, number: usize) -> UrlError {
     let (problem, remedy) = match key {
         "socket" => ("only nbd+unix has a socket", FORMS),
         "tls-certificates" | "tls-hostname" => {
             ("only TLS connections have this option", "write nbds:// or nbds+unix://")
         }
-        _ => ("", "the options are socket with nbd+unix, and tls-certificates and tls-hostname with nbds"),
+        _ => (
+            "",
+            "the options are connections, socket with nbd+unix, and tls-certificates and tls-hostname with nbds",
+        ),
     };
     match problem {
         "" => UrlError::new(format!("option {number} after the ? is not an option of NBD URLs"), remedy),
@@ -142,7 +160,8 @@ fn scheme(text: &str) -> Option<(&str, bool, bool)> {
     })
 }
 
-/// As given, but in its shortest form, and without the TLS settings.
+/// As given, but in its shortest form, without the TLS settings and the number of connections: the export that
+/// it names.
 impl fmt::Display for NbdUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = if self.tls.is_some() { "s" } else { "" };
@@ -221,6 +240,9 @@ mod tests {
         assert_eq!(url.server, NbdServer::Unix("/etc/s".into()));
         let tls = NbdTls { certificates: Some("/etc/pki".into()), hostname: Some("h".into()) };
         assert_eq!((url.tls, good("nbds://h/").tls), (Some(tls), Some(NbdTls::default())));
+        let url = good("nbd://h/d?connections=2");
+        assert_eq!((url.connections, good("nbd://h/d").connections), (Some(2), None));
+        assert_eq!(url.to_string(), "nbd://h/d", "it names the same export");
     }
 
     #[test]
@@ -237,6 +259,9 @@ mod tests {
             ("nbd://h/d?socket=/s", "only nbd+unix has a socket"),
             ("nbd://h/d?tls-hostname=x", "write nbds://"),
             ("nbds://h/d?tls-hostname=h&x=1", "option 2 after the ? is not an option"),
+            ("nbd://h/d?connections=0", "write a number from 1 to 16"),
+            ("nbd://h/d?connections=17", "write a number from 1 to 16"),
+            ("nbd://h/d?connections=many", "write a number from 1 to 16"),
             ("nbd+unix:///d", "names no socket"),
             ("nbd+unix:///d?socket=", "socket has no value"),
             ("nbd+unix://h/d?socket=/s", "three slashes"),

@@ -5,13 +5,16 @@
 //! neither the buffers of an aborted command nor the core's arena could ever be released.
 #![expect(clippy::vec_box, reason = "calls stay where they are as they move between lists and a medium")]
 
+mod joint;
 pub(crate) mod lane;
 
 pub use crate::range::Range;
+pub(crate) use joint::split;
 pub use lane::CallLane;
 
 use crate::occupied::Occupied;
 use crate::stripes::{Hold, Mode, Stripes};
+use joint::Joint;
 use rustix::event::{EventfdFlags, eventfd};
 use scsi::storage::Found;
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,6 +148,7 @@ pub struct Call {
     /// The operation that it belongs to: its index in the lane, and its number in the store.
     pub(crate) slot: usize,
     pub(crate) guard: Option<Guard>,
+    part_of: Option<Arc<Joint>>,
     to: Arc<Mailbox>,
 }
 
@@ -160,8 +164,19 @@ impl Call {
             client: 0,
             slot: 0,
             guard: None,
+            part_of: None,
             to,
         })
+    }
+
+    /// Whether it is the call of the lane with this mailbox.
+    pub(crate) fn is_of(&self, lane: &Arc<Mailbox>) -> bool {
+        Arc::ptr_eq(&self.to, lane)
+    }
+
+    /// Whether its guard has this number.
+    pub(crate) fn is_numbered(&self, number: u64) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.number() == number)
     }
 
     /// Wakes its lane.
@@ -170,9 +185,15 @@ impl Call {
     }
 
     /// It has ended.
-    pub fn answered(call: Box<Call>) {
-        let to = call.to.clone();
-        to.post(call);
+    pub fn answered(mut call: Box<Call>) {
+        let whole = match call.part_of.take() {
+            Some(joint) => joint.ended(&call),
+            None => Some(call),
+        };
+        if let Some(call) = whole {
+            let to = call.to.clone();
+            to.post(call);
+        }
     }
 }
 

@@ -1,15 +1,17 @@
 //! Exports of NBD servers: nbdkit, qemu-nbd, qemu-storage-daemon.
 //!
-//! All lanes use one connection, since servers guarantee consistency across several only where they say so.
-//! An operation is one or a few calls, which own their bytes; whichever lane finds that replies have arrived
-//! handles them for all.
+//! Lanes share one connection, or several if the server guarantees consistency across them. An operation is
+//! one or a few calls, which own their bytes; whichever lane finds that replies have arrived handles them for
+//! all.
 //!
 //! A server that does not answer is waited for: its connection is kept, operations fail with
 //! [`StoreError::Unavailable`] after [`Options::give_up_after`], and their calls keep their blocks locked
 //! until the server has answered them, or has ended the connection. Only then are they resent, on the next
 //! one.
 
+mod common;
 mod connection;
+mod connections;
 mod lane;
 mod lingering;
 mod open;
@@ -18,15 +20,14 @@ mod stream;
 
 pub use open::{inspect, open};
 
-use crate::calls::{Call, Medium, Shared};
 use crate::lane::{Backend, Lane, Store};
 use crate::size::Size;
-use connection::Connection;
+use connections::Connections;
 use lane::NbdLane;
 use reactor::io::{Io, Tag};
 #[cfg(doc)]
 use scsi::storage::StoreError;
-use scsi::storage::{CHUNK_BYTES, Found, Traits};
+use scsi::storage::Traits;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,9 +35,6 @@ use wire::nbd::transmission::{ROTATIONAL, SEND_FLUSH};
 
 /// How long an operation waits for the server: as for the target of a remote unit.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
-
-/// The most bytes that one request clears.
-const CLEAR_BYTES: u64 = 64 << 20;
 
 /// How an export is used.
 #[derive(Clone, Debug)]
@@ -60,80 +58,44 @@ impl Options {
 
 /// An export, as shared by its lanes.
 pub struct NbdStore {
-    connection: Arc<Connection>,
+    connections: Connections,
     /// The traits that [`Store::refresh`] last reported.
     reported: Mutex<Traits>,
 }
 
 impl NbdStore {
-    fn new(connection: Arc<Connection>) -> Arc<NbdStore> {
-        let store = NbdStore { connection, reported: Mutex::new(Traits::NONE) };
+    fn new(connections: Connections) -> Arc<NbdStore> {
+        let store = NbdStore { connections, reported: Mutex::new(Traits::NONE) };
         *store.reported.lock().unwrap_or_else(PoisonError::into_inner) = store.traits();
         Arc::new(store)
     }
 
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.connections.common.open()
+    }
+
     /// The smallest block that the server accepts, in bytes.
     pub fn block_bytes(&self) -> u32 {
-        self.connection.block_minimum()
+        self.connections.common.block_minimum
     }
 }
 
 impl Drop for NbdStore {
     fn drop(&mut self) {
-        lingering::keep(&self.connection);
-    }
-}
-
-impl Medium for NbdStore {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.connection.shared
-    }
-
-    fn size(&self) -> u64 {
-        self.connection.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.connection.is_read_only()
-    }
-
-    fn is_lost(&self) -> bool {
-        self.connection.is_lost()
-    }
-
-    fn give_up_after(&self) -> Duration {
-        self.connection.options.give_up_after
-    }
-
-    /// Where the server cannot clear, zeros are written.
-    fn clear_bytes(&self) -> u64 {
-        if self.connection.clears() { CLEAR_BYTES } else { CHUNK_BYTES.into() }
-    }
-
-    fn extent(&self, offset: u64) -> Option<Found> {
-        let is_known = !self.connection.allocates();
-        is_known.then(|| Found::Extent { mapped: true, len: self.size() - offset })
-    }
-
-    fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
-        self.connection.start(call);
-        Ok(())
-    }
-
-    fn withdraw(&self, number: u64) {
-        self.connection.withdraw(number);
+        self.connections.iter().for_each(lingering::keep);
     }
 }
 
 impl Store for NbdStore {
     fn traits(&self) -> Traits {
-        let connection = &self.connection;
-        let (flags, read_only) = (connection.flags(), connection.is_read_only());
+        let common = &self.connections.common;
+        let (flags, read_only) = (common.flags(), common.is_read_only());
         Traits {
-            size_bytes: connection.size(),
+            size_bytes: common.size(),
             blocks: None,
-            discards: connection.clears() && !read_only,
-            discard_granularity_bytes: connection.block_preferred(),
+            discards: common.clears() && !read_only,
+            discard_granularity_bytes: common.block_preferred,
             atomic_write_bytes_max: 0,
             compare_write_bytes_max: u32::MAX,
             volatile_cache: flags & SEND_FLUSH != 0 && !read_only,
@@ -145,9 +107,9 @@ impl Store for NbdStore {
     }
 
     fn refresh(&self) -> Result<Option<Traits>, String> {
-        self.connection.tick();
-        if let Some(problem) = self.connection.problem() {
-            return Err(format!("{}: {problem}", self.connection.url()));
+        self.connections.tick();
+        if let Some(problem) = self.connections.problem() {
+            return Err(format!("{}: {problem}", self.connections.common.url));
         }
         let traits = self.traits();
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +117,7 @@ impl Store for NbdStore {
     }
 
     fn describe(&self) -> String {
-        format!("{}, {}", self.connection.url(), Size(self.size()))
+        format!("{}, {}", self.connections.common.url, Size(self.connections.common.size()))
     }
 }
 

@@ -223,6 +223,11 @@ impl<M: Medium> CallLane<M> {
         self.out > 0
     }
 
+    /// Where its calls are returned to, once it has started any.
+    pub(crate) fn mailbox(&self) -> Option<&Arc<Mailbox>> {
+        self.mail.as_ref()
+    }
+
     /// Takes the calls that have ended.
     pub(crate) fn receive<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         let Some(mail) = &self.mail else { return };

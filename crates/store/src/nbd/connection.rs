@@ -1,33 +1,33 @@
-//! The connection to a server, which is reopened when it is lost, and the calls that it carries.
+//! A connection to a server, which is reopened when it is lost, and the calls that it carries.
 //!
-//! All lanes of a store share it: whichever has something to send, or finds that something has arrived,
-//! handles that for all, and never waits for the socket.
+//! Lanes share it: whichever has something to send, or finds that something has arrived, handles that for
+//! all, and never waits for the socket.
 
 mod link;
 
-use super::Options;
+use super::common::{Common, Writes};
 use super::open;
 use super::socket::Socket;
 use super::stream::Stream;
-use crate::calls::{Call, Guard, Shared, Work};
+use crate::calls::{Call, Guard, Mailbox, Work};
 use crate::error::OpenError;
 use config::NbdUrl;
-use link::{Link, Received, Sent};
+use link::{Link, Mark, Received, Sent};
 use proto::nbd::{Answer, Export};
 use rustix::io::Errno;
 use scsi::storage::{CHUNK_BYTES, Found};
 use std::collections::VecDeque;
-use std::io;
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use wire::nbd::error::{EIO, ENOMEM, ENOSPC, EPERM, ESHUTDOWN};
-use wire::nbd::transmission::{READ_ONLY, SEND_WRITE_ZEROES};
 
 /// The pause between two attempts to connect, growing from the minimum to the maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The same where the server may admit no more: other clients wait in the same queue.
+const PAUSE_OF_MORE_MAX: Duration = Duration::from_secs(60);
 
 /// A connection that ends sooner, without any answer, counts as part of the outage before it.
 const LASTS_MIN: Duration = PAUSE_MAX;
@@ -45,125 +45,75 @@ pub(super) struct Watched {
 
 /// A connection that survives restarts of its server.
 pub(super) struct Connection {
-    url: NbdUrl,
-    pub(super) options: Options,
-    pub(super) shared: Arc<Shared>,
-    /// The size of the export when it was last opened.
-    size: AtomicU64,
-    flags: AtomicU16,
-    allocates: AtomicBool,
-    block_preferred: u32,
-    block_minimum: u32,
-    /// There has been no connection for too long.
-    is_down: AtomicBool,
+    common: Arc<Common>,
+    /// Among those of its export.
+    number: usize,
+    /// It is open, and of use. Changed under the lock.
+    is_open: AtomicBool,
+    /// A lane wants to use it.
+    is_wanted: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
     link: Option<Link>,
-    /// Calls that have not been sent.
+    /// Calls that have not been sent; none without a link.
     waiting: VecDeque<Box<Call>>,
     /// What is held by writes that the server may still carry out, though their connection has failed.
     unsettled: Vec<Guard>,
     outage: Outage,
-    writes: Writes,
 }
 
-/// While there is no connection.
+/// While it is closed.
 struct Outage {
-    /// When it began: the last one, while there is a connection.
-    since: Instant,
     reason: String,
     next_try: Instant,
     pause: Duration,
+    pause_max: Duration,
     is_connecting: bool,
 }
 
-/// Acknowledged writes, and how many of them a flush has made durable.
-#[derive(Default)]
-struct Writes {
-    acknowledged: u64,
-    durable: u64,
-}
-
 impl Connection {
-    /// An export that is open. What an earlier process has written to it may not be durable.
-    ///
-    /// # Errors
-    /// When there is no memory for locks.
-    pub(super) fn new(
-        url: NbdUrl,
-        options: Options,
-        stream: Stream,
-        export: Export,
-    ) -> io::Result<Arc<Connection>> {
-        let is_cached = export.flushes() && !export.is_read_only() && !options.read_only;
-        Ok(Arc::new(Connection {
-            url,
-            options,
-            shared: Shared::new()?,
-            size: AtomicU64::new(export.size),
-            flags: AtomicU16::new(export.flags),
-            allocates: AtomicBool::new(export.allocation.is_some()),
-            block_preferred: export.block_preferred,
-            block_minimum: export.block_minimum,
-            is_down: AtomicBool::new(false),
+    /// One that is open, or is opened when it is wanted.
+    pub(super) fn new(common: &Arc<Common>, number: usize, opened: Option<(Stream, Export)>) -> Arc<Self> {
+        let outage = Outage {
+            reason: String::new(),
+            next_try: Instant::now(),
+            pause: PAUSE_MIN,
+            pause_max: if number == 0 { PAUSE_MAX } else { PAUSE_OF_MORE_MAX },
+            is_connecting: false,
+        };
+        Arc::new(Connection {
+            common: common.clone(),
+            number,
+            is_open: AtomicBool::new(opened.is_some()),
+            is_wanted: AtomicBool::new(false),
             state: Mutex::new(State {
-                link: Some(Link::new(stream, export)),
+                link: opened.map(|(stream, export)| Link::new(stream, export)),
                 waiting: VecDeque::new(),
                 unsettled: Vec::new(),
-                outage: Outage {
-                    since: Instant::now(),
-                    reason: String::new(),
-                    next_try: Instant::now(),
-                    pause: PAUSE_MIN,
-                    is_connecting: false,
-                },
-                writes: Writes { acknowledged: u64::from(is_cached), durable: 0 },
+                outage,
             }),
-        }))
+        })
     }
 
     pub(super) fn url(&self) -> &NbdUrl {
-        &self.url
+        &self.common.url
     }
 
-    pub(super) fn size(&self) -> u64 {
-        self.size.load(Ordering::Relaxed)
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
     }
 
-    pub(super) fn flags(&self) -> u16 {
-        self.flags.load(Ordering::Relaxed)
+    /// Has it opened, if the server permits that.
+    pub(super) fn want(&self) {
+        if !self.is_wanted.load(Ordering::Relaxed) {
+            self.is_wanted.store(true, Ordering::Relaxed);
+        }
     }
 
-    pub(super) fn is_read_only(&self) -> bool {
-        self.options.read_only || self.flags() & READ_ONLY != 0
-    }
-
-    pub(super) fn clears(&self) -> bool {
-        self.flags() & SEND_WRITE_ZEROES != 0
-    }
-
-    /// Whether the server reports allocation.
-    pub(super) fn allocates(&self) -> bool {
-        self.allocates.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn block_preferred(&self) -> u32 {
-        self.block_preferred
-    }
-
-    pub(super) fn block_minimum(&self) -> u32 {
-        self.block_minimum
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
-        self.shared.has_abandoned() || self.is_down.load(Ordering::Relaxed)
-    }
-
-    /// Whether acknowledged writes are not durable yet.
-    pub(super) fn is_dirty(&self) -> bool {
-        self.state().writes.is_dirty()
+    fn writes(&self) -> &Writes {
+        self.common.writes(self.number)
     }
 
     /// Whether the server may still carry out something that changes the export.
@@ -178,26 +128,43 @@ impl Connection {
         !self.state().unsettled.is_empty()
     }
 
-    /// Whether there is work to do even without operations.
-    pub(super) fn wants_ticks(&self) -> bool {
-        self.state().link.is_none()
-    }
-
-    /// Takes a call, which is sent by the next [`Connection::pump`].
-    pub(super) fn start(&self, call: Box<Call>) {
-        self.state().waiting.push_back(call);
-    }
-
-    /// This call is no longer waited for: it is not sent, nor resent.
-    pub(super) fn withdraw(&self, number: u64) {
+    /// Takes a call, which is sent by the next [`Connection::pump`]; `Err`: the connection is closed.
+    pub(super) fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
         let mut state = self.state();
-        let is_it = |call: &Call| call.guard.as_ref().is_some_and(|guard| guard.number() == number);
-        if let Some(at) = state.waiting.iter().position(|call| is_it(call)) {
-            return state.waiting.remove(at).into_iter().for_each(|call| fail(call, Errno::CANCELED));
+        if state.link.is_none() {
+            return Err(call);
         }
-        if let Some(sent) = state.link.iter_mut().flat_map(Link::sent_mut).find(|sent| is_it(&sent.call)) {
-            sent.is_withdrawn = true;
+        state.waiting.push_back(call);
+        Ok(())
+    }
+
+    /// Takes the calls that wait for any connection, unless it is closed.
+    pub(super) fn adopt(&self) {
+        let mut state = self.state();
+        if self.is_open() {
+            state.adopt(self);
+            state.send(self);
         }
+    }
+
+    /// Whether it has a call of this lane.
+    pub(super) fn has_calls_of(&self, lane: &Arc<Mailbox>) -> bool {
+        let mut state = self.state();
+        state.waiting.iter().any(|call| call.is_of(lane))
+            || state.link.iter_mut().flat_map(Link::sent_mut).any(|sent| sent.call.is_of(lane))
+    }
+
+    /// The call with this guard is no longer waited for: it is not sent, nor resent. Returns whether it was
+    /// here.
+    pub(super) fn withdraw(&self, number: u64) -> bool {
+        let mut state = self.state();
+        if let Some(at) = state.waiting.iter().position(|call| call.is_numbered(number)) {
+            state.waiting.remove(at).into_iter().for_each(|call| fail(call, Errno::CANCELED));
+            return true;
+        }
+        let mut sent = state.link.iter_mut().flat_map(Link::sent_mut);
+        let found = sent.find(|sent| sent.call.is_numbered(number));
+        found.map(|sent| sent.is_withdrawn = true).is_some()
     }
 
     /// Receives what has arrived, and sends what is owed.
@@ -214,67 +181,81 @@ impl Connection {
         Some(Watched { socket: link.socket.clone(), wants_room: link.owes() })
     }
 
-    /// Checks deadlines, and tries to connect where there is no connection; to be called several times a second.
+    /// Checks deadlines, and tries to connect if it is closed; to be called several times a second.
     pub(super) fn tick(self: &Arc<Self>) {
         let (mut state, now) = (self.state(), Instant::now());
         state.receive(self);
-        let patience = self.options.give_up_after;
+        let patience = self.common.options.give_up_after;
         // One that may still change something is kept until it has.
         if let Some(reason) = state.link.as_ref().and_then(|link| link.outlived(now, patience)) {
             state.link.iter_mut().for_each(Link::disconnect);
             state.lost(self, reason, true);
         }
         state.send(self);
-        if state.link.is_some() {
-            return;
-        }
         let outage = &mut state.outage;
-        let lasts = now.saturating_duration_since(outage.since);
-        self.is_down.store(lasts >= patience, Ordering::Relaxed);
-        if outage.is_connecting || now < outage.next_try {
+        let is_due = !outage.is_connecting && now >= outage.next_try;
+        let is_wanted = self.is_wanted.load(Ordering::Relaxed);
+        if state.link.is_some() || !is_due || !self.common.lacks(self.number, is_wanted) {
             return;
         }
-        outage.is_connecting = true;
+        state.outage.is_connecting = true;
         let connection = self.clone();
         let thread = std::thread::Builder::new().name("nbd-connect".into());
         let started = thread.spawn(move || {
-            let opened = open::connect(&connection.url, &connection.options);
+            let opened = open::connect(&connection.common.url, &connection.common.options);
             connection.opened(opened);
         });
         if let Err(error) = started {
-            outage.failed(format!("cannot start a thread to connect: {error}"));
+            state.outage.failed(format!("cannot start a thread to connect: {error}"));
         }
     }
 
-    /// Why the export is unreachable, if it has been for long.
-    pub(super) fn problem(&self) -> Option<String> {
-        if self.is_down.load(Ordering::Relaxed) {
-            return Some(self.state().outage.reason.clone());
-        }
-        self.shared.has_abandoned().then(|| "the server does not answer".to_owned())
+    /// Why it could not be opened.
+    pub(super) fn problem(&self) -> String {
+        self.state().outage.reason.clone()
     }
 
     /// An attempt to connect has ended.
     fn opened(&self, opened: Result<(Stream, Export), OpenError>) {
         let mut state = self.state();
-        let (stream, export) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return state.outage.failed(error.problem),
+        let joined = opened.map_err(|error| error.problem).and_then(|(stream, export)| {
+            let open = self.common.joins(&export)?;
+            Ok((Link::new(stream, export), open))
+        });
+        let (link, open) = match joined {
+            Ok(joined) => joined,
+            Err(problem) => {
+                if self.common.open() > 0 && state.outage.pause == PAUSE_MIN {
+                    reactor::limited!(
+                        "connections to NBD servers that others do without",
+                        tracing::Level::WARN,
+                        store = %self.url(),
+                        "cannot open one more connection to the NBD server, and use the others: {problem}"
+                    );
+                }
+                return state.outage.failed(problem);
+            }
         };
-        self.size.store(export.size, Ordering::Relaxed);
-        self.flags.store(export.flags, Ordering::Relaxed);
-        self.allocates.store(export.allocation.is_some(), Ordering::Relaxed);
-        self.is_down.store(false, Ordering::Relaxed);
-        state.link = Some(Link::new(stream, export));
+        state.link = Some(link);
         state.outage.is_connecting = false;
-        reactor::limited!(
-            "connections to NBD servers that are back",
-            tracing::Level::INFO,
-            store = %self.url,
-            "the connection to the NBD server is back"
-        );
-        // Their lanes watch the new socket.
-        state.waiting.iter().for_each(|call| call.wake());
+        self.is_open.store(true, Ordering::SeqCst);
+        if open == 1 {
+            reactor::limited!(
+                "connections to NBD servers that are back",
+                tracing::Level::INFO,
+                store = %self.url(),
+                "the connection to the NBD server is back"
+            );
+        } else {
+            reactor::limited!(
+                "more connections to NBD servers",
+                tracing::Level::INFO,
+                store = %self.url(),
+                connections = open,
+                "one more connection to the NBD server is open"
+            );
+        }
+        state.adopt(self);
         state.send(self);
     }
 
@@ -300,17 +281,18 @@ impl Outage {
     /// The next attempt has to wait, longer each time.
     fn wait(&mut self) {
         self.next_try = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-    }
-}
-
-impl Writes {
-    fn is_dirty(&self) -> bool {
-        self.acknowledged > self.durable
+        self.pause = (self.pause * 2).min(self.pause_max);
     }
 }
 
 impl State {
+    /// Takes the calls that wait for any connection.
+    fn adopt(&mut self, of: &Connection) {
+        of.common.adopt(&mut self.waiting);
+        // Their lanes watch its socket.
+        self.waiting.iter().for_each(|call| call.wake());
+    }
+
     fn receive(&mut self, of: &Connection) {
         let mut left = TURN_BYTES;
         while let Some(link) = &mut self.link {
@@ -324,9 +306,10 @@ impl State {
                     reactor::limited!(
                         "violations of NBD",
                         tracing::Level::ERROR,
-                        store = %of.url,
+                        store = %of.url(),
                         "the server violates the NBD protocol, and is disconnected: {violation}"
                     );
+                    of.is_open.store(false, Ordering::SeqCst);
                 }
                 Received::End { reason, is_settled } => return self.lost(of, &reason, is_settled),
             }
@@ -340,18 +323,21 @@ impl State {
 
     /// A request has been answered.
     fn finished(&mut self, of: &Connection, sent: Sent, outcome: Result<Answer, u32>) {
-        let Sent { mut call, flushes, written, is_through, is_withdrawn, .. } = sent;
+        let Sent { mut call, flushes, mark, is_through, is_withdrawn, .. } = sent;
         let answer = match outcome {
             // It was not carried out; it is retried on the next server.
             Err(ESHUTDOWN) if !is_withdrawn => {
                 self.link.iter_mut().for_each(|link| link.is_ending = true);
+                of.is_open.store(false, Ordering::SeqCst);
                 return self.waiting.push_front(call);
             }
             Err(number) => {
                 self.link.iter_mut().for_each(|link| link.has_answered = true);
-                // It may have been for what others have written, and no flush reports it again.
-                if flushes || is_through && matches!(number, EIO | ENOSPC) {
-                    self.lose(of, "the server failed to flush acknowledged writes: they may be lost");
+                // It may have been for what others have written, on any connection, and no flush reports it again:
+                // another one may even have succeeded since this one failed.
+                let may_flush = flushes || is_through && matches!(number, EIO | ENOSPC);
+                if may_flush && of.common.acknowledged() > mark.durable_of_all {
+                    lose(of, "the server failed to flush acknowledged writes: they may be lost");
                 }
                 let error = known(number, call.work);
                 return fail(call, error);
@@ -360,9 +346,9 @@ impl State {
         };
         self.link.iter_mut().for_each(|link| link.has_answered = true);
         if flushes {
-            self.writes.durable = self.writes.durable.max(written);
+            of.writes().keep(mark.acknowledged);
         } else if changes(call.work) && !is_through {
-            self.writes.acknowledged += 1;
+            of.writes().acknowledge();
             if is_durable(call.work) {
                 if is_withdrawn {
                     return fail(call, Errno::CANCELED);
@@ -403,7 +389,15 @@ impl State {
                 call.found = Found::Extent { mapped: true, len };
                 Call::answered(call);
             }
-            _ => return link.request(call, flushes, self.writes.acknowledged, of.block_minimum),
+            _ => {
+                let is_through = is_durable(call.work) || !link.export.flushes();
+                let may_flush = flushes || call.work == Work::Flush || is_through;
+                let mark = Mark {
+                    acknowledged: of.writes().acknowledged(),
+                    durable_of_all: if may_flush { of.common.durable() } else { 0 },
+                };
+                return link.request(call, flushes, mark, of.common.block_minimum);
+            }
         }
         Ok(())
     }
@@ -431,6 +425,7 @@ impl State {
     /// what was sent.
     fn lost(&mut self, of: &Connection, reason: &str, is_settled: bool) {
         let Some(mut link) = self.link.take() else { return };
+        of.is_open.store(false, Ordering::SeqCst);
         // Wakes lanes that watch it.
         link.socket.shutdown(Shutdown::Both);
         let reason = link.fault.take().unwrap_or_else(|| reason.to_owned());
@@ -449,40 +444,42 @@ impl State {
         }
         if count > 0 {
             tracing::error!(
-                store = %of.url,
+                store = %of.url(),
                 count,
                 "the server may still carry out writes of a connection that has failed: their blocks stay not ready until this \
                  daemon is restarted"
             );
         }
-        self.lose(
-            of,
-            "writes that were acknowledged and not flushed may be lost: the server may have restarted",
-        );
-        self.writes.durable = self.writes.acknowledged;
+        if of.writes().is_dirty() {
+            lose(
+                of,
+                "writes that were acknowledged and not flushed may be lost: the server may have restarted",
+            );
+        }
+        of.writes().keep(of.writes().acknowledged());
         reactor::limited!(
             "connections to NBD servers that are lost",
             tracing::Level::WARN,
-            store = %of.url,
+            store = %of.url(),
             reason,
             "the connection to the NBD server is lost"
         );
         self.outage.reason = reason;
-        if link.has_answered || link.since.elapsed() >= LASTS_MIN {
-            let now = Instant::now();
-            (self.outage.since, self.outage.next_try, self.outage.pause) = (now, now, PAUSE_MIN);
+        let has_worked = link.has_answered || link.since.elapsed() >= LASTS_MIN;
+        if has_worked {
+            (self.outage.next_try, self.outage.pause) = (Instant::now(), PAUSE_MIN);
         } else {
             self.outage.wait();
         }
+        of.common.leaves(has_worked);
+        of.common.strand(&mut self.waiting);
     }
+}
 
-    /// Acknowledged writes that were not flushed may be lost, if there are any.
-    fn lose(&self, of: &Connection, why: &str) {
-        if self.writes.is_dirty() {
-            of.options.losses.fetch_add(1, Ordering::Relaxed);
-            reactor::limited!("losses of NBD exports", tracing::Level::ERROR, store = %of.url, "{why}");
-        }
-    }
+/// Acknowledged writes that were not flushed may be lost.
+fn lose(of: &Connection, why: &str) {
+    of.common.options.losses.fetch_add(1, Ordering::SeqCst);
+    reactor::limited!("losses of NBD exports", tracing::Level::ERROR, store = %of.url(), "{why}");
 }
 
 /// Whether it changes the medium.
@@ -523,8 +520,8 @@ fn fail(mut call: Box<Call>, error: Errno) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::Mailbox;
-    use crate::nbd::NbdStore;
+    use crate::nbd::connections::Connections;
+    use crate::nbd::{NbdStore, Options};
     use crate::stripes::{Hold, Mode};
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
@@ -535,14 +532,26 @@ mod tests {
 
     /// A connection, and its server's end.
     fn connection() -> (Arc<Connection>, UnixStream) {
-        connection_to("disk")
+        let (connections, theirs) = connections_to("disk");
+        (connections.iter().next().unwrap().clone(), theirs)
     }
 
-    /// The same to an export of this name.
-    fn connection_to(export: &str) -> (Arc<Connection>, UnixStream) {
+    /// The connections to an export of this name, and the server's end of the first one.
+    fn connections_to(export: &str) -> (Connections, UnixStream) {
         let url = NbdUrl::parse(&format!("nbd+unix:///{export}?socket=/nonexistent")).unwrap();
         let (stream, export, theirs) = plain(1 << 20);
-        (Connection::new(url, Options::new(Some(512), false), stream, export).unwrap(), theirs)
+        (Connections::new(url, Options::new(Some(512), false), stream, export).unwrap(), theirs)
+    }
+
+    fn start(connection: &Connection, call: Box<Call>) {
+        assert!(connection.start(call).is_ok());
+    }
+
+    /// How many calls wait for any connection.
+    fn stranded(connection: &Connection) -> usize {
+        let mut calls = VecDeque::new();
+        connection.common.adopt(&mut calls);
+        calls.len()
     }
 
     /// One end of a connection, an export of this size with minimal features, and the server's end.
@@ -563,7 +572,7 @@ mod tests {
     }
 
     fn guard(of: &Connection) -> Guard {
-        Guard::new(&of.shared, Hold::new(Mode::Exclusive, 0, LEN))
+        Guard::new(&of.common.shared, Hold::new(Mode::Exclusive, 0, LEN))
     }
 
     fn write(to: &Arc<Mailbox>, offset: u64, durable: bool) -> Box<Call> {
@@ -577,8 +586,8 @@ mod tests {
     fn after_a_violation_the_end_is_the_servers_and_not_that_of_our_own_half() {
         let (connection, mut server) = connection();
         let mail = Mailbox::new().unwrap();
-        connection.start(write(&mail, 0, true));
-        connection.start(write(&mail, LEN, false));
+        start(&connection, write(&mail, 0, true));
+        start(&connection, write(&mail, LEN, false));
         connection.send();
         let mut request = [0; Request::BYTES + LEN as usize];
         server.read_exact(&mut request).unwrap();
@@ -590,19 +599,20 @@ mod tests {
         assert!(connection.state().link.is_some(), "the server may still write what it has");
         drop(server);
         connection.pump();
-        let state = connection.state();
-        assert!(state.link.is_none() && state.waiting.len() == 2, "now it is sent again");
+        assert!(connection.state().link.is_none());
+        assert_eq!(stranded(&connection), 2, "now it is sent again");
     }
 
     #[test]
     fn a_server_that_ends_each_connection_at_once_is_away_and_left_alone_for_longer_each_time() {
         for has_answered in [false, true] {
             let (connection, _server) = connection();
-            let mut state = connection.state();
-            let since = state.outage.since;
+            let (mut state, begin) = (connection.state(), Instant::now());
             state.link.as_mut().unwrap().has_answered = has_answered;
+            while Instant::now() == begin {}
             state.lost(&connection, "the server has closed it", true);
-            assert_eq!(state.outage.since == since, !has_answered);
+            connection.common.tick(begin + connection.common.options.give_up_after);
+            assert_eq!(connection.common.is_down(), !has_answered);
             assert_eq!(state.outage.pause == PAUSE_MIN, has_answered);
         }
     }
@@ -616,34 +626,35 @@ mod tests {
             let mut held = guard(&connection);
             assert!(held.try_lock(None));
             call.guard = Some(held);
-            connection.start(call);
+            start(&connection, call);
             connection.send();
             connection.state().lost(&connection, "connection timed out", is_settled);
             let (mut answered, mut newer) = (Vec::new(), guard(&connection));
             mail.take(&mut answered);
             if is_settled {
-                assert!(answered.is_empty() && connection.state().waiting.len() == 1, "it is sent again");
+                assert!(answered.is_empty() && connection.common.has_stranded(), "it is sent again");
             } else {
                 assert_eq!(answered[0].answer, -i64::from(Errno::TIMEDOUT.raw_os_error()));
-                assert!(connection.state().waiting.is_empty());
+                assert!(!connection.common.has_stranded());
             }
             drop(answered);
             assert!(!newer.try_lock(None), "nothing newer is written there");
-            assert!(!connection.shared.has_abandoned(), "other blocks are used as before");
+            assert!(!connection.common.shared.has_abandoned(), "other blocks are used as before");
         }
     }
 
     #[test]
     fn an_export_is_not_opened_again_after_a_failure_that_proves_nothing() {
         for fails_first in [true, false] {
-            let (connection, _server) = connection_to(if fails_first { "failed" } else { "fails-later" });
+            let (connections, _server) = connections_to(if fails_first { "failed" } else { "fails-later" });
+            let connection = connections.iter().next().unwrap().clone();
             let url = connection.url().clone();
             let mail = Mailbox::new().unwrap();
             let mut call = write(&mail, 0, false);
             call.guard = Some(guard(&connection));
-            connection.start(call);
+            start(&connection, call);
             connection.send();
-            let store = NbdStore::new(connection.clone());
+            let store = NbdStore::new(connections);
             let fail = || connection.state().lost(&connection, "connection timed out", false);
             if fails_first {
                 fail();

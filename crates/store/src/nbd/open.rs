@@ -1,6 +1,6 @@
 //! Connecting to a server and opening its export, with helpful error messages.
 
-use super::connection::Connection;
+use super::connections::Connections;
 use super::socket::{Socket, Until};
 use super::stream::Stream;
 use super::{NbdStore, Options, lingering};
@@ -28,8 +28,8 @@ pub fn open(url: &NbdUrl, options: Options) -> Result<Arc<NbdStore>, OpenError> 
     let no_memory = |error: io::Error| {
         OpenError::new(url, format!("cannot reserve memory: {error}"), "raise the limits (ulimit -v, -n)")
     };
-    let connection = Connection::new(url.clone(), options, stream, export).map_err(no_memory)?;
-    Ok(NbdStore::new(connection))
+    let connections = Connections::new(url.clone(), options, stream, export).map_err(no_memory)?;
+    Ok(NbdStore::new(connections))
 }
 
 /// A server's description of an export, whether or not it can be served. Blocks: for a few seconds at most

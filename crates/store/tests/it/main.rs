@@ -10,6 +10,7 @@ mod long;
 mod lost;
 mod luks;
 mod nbd;
+mod nbd_connections;
 mod opening;
 mod shared;
 #[path = "../support/mod.rs"]

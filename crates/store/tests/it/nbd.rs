@@ -19,69 +19,73 @@ use tempfile::TempDir;
 use wire::nbd::transmission::{HAS_FLAGS, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_WRITE_ZEROES};
 use wire::nbd::{Layout as _, Request};
 
-const SIZE: u64 = 1 << 20;
-const BLOCK: usize = 4096;
-const CACHED: u16 = HAS_FLAGS | SEND_FLUSH | SEND_WRITE_ZEROES;
+pub(crate) const SIZE: u64 = 1 << 20;
+pub(crate) const BLOCK: usize = 4096;
+pub(crate) const CACHED: u16 = HAS_FLAGS | SEND_FLUSH | SEND_WRITE_ZEROES;
 
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-const DISCONNECT: u16 = 2;
-const FLUSH: u16 = 3;
+pub(crate) const READ: u16 = 0;
+pub(crate) const WRITE: u16 = 1;
+pub(crate) const DISCONNECT: u16 = 2;
+pub(crate) const FLUSH: u16 = 3;
 const WRITE_ZEROES: u16 = 6;
 const FUA: u16 = 1;
 const NO_HOLE: u16 = 2;
 
-const DONE: Result<Found, StoreError> = Ok(Found::Nothing);
+pub(crate) const DONE: Result<Found, StoreError> = Ok(Found::Nothing);
 
 /// Longer than anything takes here.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long operations wait in tests of those that time out.
-const SHORT: Duration = Duration::from_millis(300);
+pub(crate) const SHORT: Duration = Duration::from_millis(300);
 
 /// A socket on which a test accepts connections.
-struct Server {
-    listener: UnixListener,
+pub(crate) struct Server {
+    pub(crate) listener: UnixListener,
     _directory: TempDir,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 /// A connection, as its server sees it.
-struct Peer(UnixStream);
+pub(crate) struct Peer(pub(crate) UnixStream);
 
 /// A request, and the data of a write.
 #[derive(PartialEq, Eq, Debug)]
-struct Asked {
-    command: u16,
-    flags: u16,
-    offset: u64,
-    len: u32,
-    cookie: u64,
-    data: Vec<u8>,
+pub(crate) struct Asked {
+    pub(crate) command: u16,
+    pub(crate) flags: u16,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    pub(crate) cookie: u64,
+    pub(crate) data: Vec<u8>,
 }
 
 impl Server {
-    fn new() -> Server {
+    pub(crate) fn new() -> Server {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("socket");
         Server { listener: UnixListener::bind(&path).expect("a socket"), _directory: directory, path }
     }
 
-    fn url(&self) -> NbdUrl {
+    pub(crate) fn url(&self) -> NbdUrl {
         NbdUrl::parse(&format!("nbd+unix:///disk?socket={}", self.path.display())).expect("a URL")
     }
 
     /// Opens its export, which has these flags.
-    fn open(&self, flags: u16, options: Options) -> (Arc<NbdStore>, Peer) {
-        let url = self.url();
+    pub(crate) fn open(&self, flags: u16, options: Options) -> (Arc<NbdStore>, Peer) {
+        self.open_by(&self.url(), flags, options)
+    }
+
+    /// The same by another URL.
+    pub(crate) fn open_by(&self, url: &NbdUrl, flags: u16, options: Options) -> (Arc<NbdStore>, Peer) {
         std::thread::scope(|scope| {
-            let opening = scope.spawn(|| nbd::open(&url, options).expect("it opens"));
+            let opening = scope.spawn(|| nbd::open(url, options).expect("it opens"));
             let peer = self.accept(flags, SIZE);
             (opening.join().expect("no panic"), peer)
         })
     }
 
     /// Accepts a connection, and negotiates: simple replies, and this export.
-    fn accept(&self, flags: u16, size: u64) -> Peer {
+    pub(crate) fn accept(&self, flags: u16, size: u64) -> Peer {
         let (stream, _) = self.listener.accept().expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut peer = Peer(stream);
@@ -125,7 +129,7 @@ impl Peer {
     }
 
     /// The next request.
-    fn asked(&mut self) -> Asked {
+    pub(crate) fn asked(&mut self) -> Asked {
         let bytes = self.take(Request::BYTES);
         let request = Request::view(&bytes).expect("a request");
         assert_eq!(request.magic.get(), wire::nbd::REQUEST_MAGIC);
@@ -135,7 +139,7 @@ impl Peer {
         Asked { command, flags, offset, len, cookie, data }
     }
 
-    fn reply(&mut self, asked: &Asked, error: u32, data: &[u8]) {
+    pub(crate) fn reply(&mut self, asked: &Asked, error: u32, data: &[u8]) {
         let mut reply = wire::nbd::SIMPLE_REPLY_MAGIC.to_be_bytes().to_vec();
         reply.extend(error.to_be_bytes());
         reply.extend(asked.cookie.to_be_bytes());
@@ -144,7 +148,7 @@ impl Peer {
     }
 
     /// Asserts that nothing more has arrived.
-    fn has_nothing(&mut self) {
+    pub(crate) fn has_nothing(&mut self) {
         self.0.set_nonblocking(true).expect("a mode");
         let come = self.0.read(&mut [0; 1]);
         assert!(come.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
@@ -153,28 +157,28 @@ impl Peer {
 }
 
 /// A core with one lane.
-struct Core(Rig<Uring>);
+pub(crate) struct Core(pub(crate) Rig<Uring>);
 
 impl Core {
-    fn on(store: &Arc<NbdStore>) -> Core {
+    pub(crate) fn on(store: &Arc<NbdStore>) -> Core {
         Core(Rig::new(Uring::start(), store))
     }
 
     /// Begins a write of a block filled with this byte, which is sent.
-    fn write(&mut self, block: u64, byte: u8, durable: bool) -> OpId {
+    pub(crate) fn write(&mut self, block: u64, byte: u8, durable: bool) -> OpId {
         let from = self.0.room((byte % 2).into(), BLOCK);
         self.0.fill(&from, &[byte; BLOCK]);
         self.begin(&Op::Write { offset: block * BLOCK as u64, from, durable, atomic: false })
     }
 
-    fn begin(&mut self, op: &Op) -> OpId {
+    pub(crate) fn begin(&mut self, op: &Op) -> OpId {
         let id = self.0.start(op);
         self.0.poll();
         id
     }
 
     /// Has the lane check deadlines until the condition holds.
-    fn until(&mut self, mut holds: impl FnMut(&mut Rig<Uring>) -> bool) {
+    pub(crate) fn until(&mut self, mut holds: impl FnMut(&mut Rig<Uring>) -> bool) {
         let begin = Instant::now();
         while !holds(&mut self.0) {
             assert!(begin.elapsed() < PATIENCE, "it does not happen");
@@ -184,7 +188,7 @@ impl Core {
     }
 
     /// Runs this on another thread meanwhile.
-    fn during<T: Send>(&mut self, act: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn during<T: Send>(&mut self, act: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let acting = scope.spawn(act);
             self.until(|_| acting.is_finished());
@@ -193,25 +197,25 @@ impl Core {
     }
 
     /// Has it check deadlines, and what has arrived.
-    fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         let Rig { io, lane, finished, .. } = &mut self.0;
         lane.tick(io, finished);
         self.0.poll();
     }
 
     /// How an operation ends.
-    fn outcome(&mut self, id: OpId) -> Result<Found, StoreError> {
+    pub(crate) fn outcome(&mut self, id: OpId) -> Result<Found, StoreError> {
         self.until(|rig| rig.finished.iter().any(|(done, _)| *done == id));
         let at = self.0.finished.iter().position(|(done, _)| *done == id).expect("it has ended");
         self.0.finished.swap_remove(at).1
     }
 
-    fn has_ended(&self, id: OpId) -> bool {
+    pub(crate) fn has_ended(&self, id: OpId) -> bool {
         self.0.finished.iter().any(|(done, _)| *done == id)
     }
 }
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options { give_up_after: PATIENCE, ..Options::new(Some(512), false) }
 }
 

@@ -32,6 +32,15 @@ pub(super) enum Received {
     End { reason: String, is_settled: bool },
 }
 
+/// Writes when a request was sent.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    /// Those that had been acknowledged on this connection.
+    pub(super) acknowledged: u64,
+    /// Those that were durable, on all connections, if it makes anything durable.
+    pub(super) durable_of_all: u64,
+}
+
 /// An outstanding request.
 pub(super) struct Sent {
     pub(super) call: Box<Call>,
@@ -39,8 +48,7 @@ pub(super) struct Sent {
     order: u64,
     /// It is a flush.
     pub(super) flushes: bool,
-    /// Writes that had been acknowledged when it was sent.
-    pub(super) written: u64,
+    pub(super) mark: Mark,
     /// What it changes is durable once it is acknowledged.
     pub(super) is_through: bool,
     /// It is no longer waited for.
@@ -146,7 +154,7 @@ impl Link {
         &mut self,
         call: Box<Call>,
         flushes: bool,
-        written: u64,
+        mark: Mark,
         block: u32,
     ) -> Result<(), Box<Call>> {
         let flushes = flushes || call.work == Work::Flush;
@@ -189,7 +197,7 @@ impl Link {
         }
         let order = self.count;
         self.count += 1;
-        self.sent[slot] = Some(Sent { call, order, flushes, written, is_through, is_withdrawn: false });
+        self.sent[slot] = Some(Sent { call, order, flushes, mark, is_through, is_withdrawn: false });
         Ok(())
     }
 
@@ -302,7 +310,7 @@ mod tests {
                 let mut call = Call::new(&mail);
                 call.work = Work::Write { offset: 0, durable: false };
                 call.data = vec![1; STAGING_BYTES];
-                assert!(link.request(call, false, 0, 1).is_ok());
+                assert!(link.request(call, false, Mark { acknowledged: 0, durable_of_all: 0 }, 1).is_ok());
             }
             link.send();
             taken += server.read(&mut bytes).unwrap();
