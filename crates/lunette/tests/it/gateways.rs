@@ -3,6 +3,7 @@
 
 mod all;
 mod hosts;
+mod many;
 
 use super::reload::ask;
 use crate::support::ceph::{Ceph, POOL};
