@@ -9,7 +9,7 @@ use wire::scsi::opcode::{READ_10, RESERVE_6 as RESERVE, TEST_UNIT_READY, WRITE_1
 use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT as CONFLICT};
 
 const GUID: u64 = 0x024c_7500_0000_0001;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Multi-channel action of a login: other channels end, or continue.
 const SINGLE: u8 = 0;
 const MULTIPLE: u8 = 1;

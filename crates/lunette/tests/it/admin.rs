@@ -101,7 +101,7 @@ fn a_socket_goes_at_an_orderly_end_and_a_dead_one_is_replaced() {
     let second = daemon(admin);
     let mut third = Daemon::command();
     let third =
-        run(third.args(["serve", "--listen", "127.0.0.1:0", "--admin", admin]), Duration::from_secs(30));
+        run(third.args(["serve", "--listen", "127.0.0.1:0", "--admin", admin]), Duration::from_secs(120));
     assert_eq!(third.status.and_then(|status| status.code()), Some(1), "{}", third.text);
     assert!(third.text.contains("another process serves it"), "{}", third.text);
     UnixStream::connect(&path).expect("the second one is still there");
@@ -153,7 +153,7 @@ fn a_wrong_place_is_refused_before_anything_is_served() {
         let mut command = Daemon::command();
         let outcome = run(
             command.args(["serve", "--listen", "127.0.0.1:0", "--admin", admin]),
-            Duration::from_secs(30),
+            Duration::from_secs(120),
         );
         assert_eq!(outcome.status.and_then(|ended| ended.code()), Some(status), "{admin}:\n{}", outcome.text);
         assert!(outcome.text.contains(named), "{admin}:\n{}", outcome.text);

@@ -20,7 +20,7 @@ fn login(ceiling: &Daemon) -> Initiator {
 
 /// Waits until the other side has closed.
 fn is_closed(mut stream: &TcpStream) {
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
     let mut rest = [0; 4096];
     loop {
         match stream.read(&mut rest) {
@@ -161,7 +161,7 @@ fn wrong_options_are_answered_with_one_line() {
         (["--listen", "nowhere"], "nowhere"),
         (["--poll", "adaptive"], "possible values: always, never"),
     ] {
-        let outcome = run(Daemon::command().arg("ceiling").args(arguments), Duration::from_secs(30));
+        let outcome = run(Daemon::command().arg("ceiling").args(arguments), Duration::from_secs(120));
         assert_eq!(outcome.status.and_then(|status| status.code()), Some(2), "{}", outcome.text);
         assert_eq!(outcome.text.lines().count(), 1, "{}", outcome.text);
         assert!(outcome.text.contains(named), "{}", outcome.text);

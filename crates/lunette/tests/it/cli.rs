@@ -106,7 +106,7 @@ fn wrong_options_are_answered_with_one_line() {
 fn arguments_that_are_not_utf8_are_answered_with_one_line() {
     let file = OsStr::from_bytes(b"/nonexistent/\xff.toml");
     for arguments in [[OsStr::new("check"), file], [OsStr::new("copy"), file]] {
-        let outcome = run(Daemon::command().args(arguments), Duration::from_secs(30));
+        let outcome = run(Daemon::command().args(arguments), Duration::from_secs(120));
         assert_eq!(code(&outcome), Some(2), "{arguments:?}:\n{}", outcome.text);
         assert_eq!(outcome.text.lines().count(), 1, "{arguments:?}:\n{}", outcome.text);
     }
@@ -334,7 +334,7 @@ fn what_cannot_be_printed_is_a_failure() {
 }
 
 fn lunette(arguments: &[&str]) -> Outcome {
-    run(Daemon::command().args(arguments), Duration::from_secs(30))
+    run(Daemon::command().args(arguments), Duration::from_secs(120))
 }
 
 fn code(outcome: &Outcome) -> Option<i32> {

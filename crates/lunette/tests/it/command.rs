@@ -12,7 +12,7 @@ use wire::scsi::command::{ReadCapacity10, ReadCapacity16, ReportLuns};
 
 fn check(directory: &Path, text: &str) -> Outcome {
     std::fs::write(directory.join("lunette.toml"), text).expect("written");
-    run(Daemon::command().current_dir(directory).args(["check", "lunette.toml"]), Duration::from_secs(30))
+    run(Daemon::command().current_dir(directory).args(["check", "lunette.toml"]), Duration::from_secs(120))
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_log_that_nobody_takes_ends_nothing() {
     for signal in ["HUP", "USR1", "TERM"] {
         must(tool("kill").arg(format!("-{signal}")).arg(child.id().to_string()));
     }
-    assert!(wait(&mut child, Duration::from_secs(30)).expect("it ends").success());
+    assert!(wait(&mut child, Duration::from_secs(120)).expect("it ends").success());
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn all_addresses_of_both_families_go_together() {
 #[test]
 fn a_secret_on_the_command_line_is_not_repeated() {
     let spec = "iscsi://me%open-sesame@192.0.2.1/iqn.2026-11.a:x/0,bs=7";
-    let outcome = run(Daemon::command().args(["serve", "--lun", spec]), Duration::from_secs(30));
+    let outcome = run(Daemon::command().args(["serve", "--lun", spec]), Duration::from_secs(120));
     assert_eq!(outcome.status.and_then(|status| status.code()), Some(2), "{}", outcome.text);
     assert!(outcome.text.contains("192.0.2.1") && !outcome.text.contains("sesame"), "{}", outcome.text);
 }

@@ -202,7 +202,7 @@ fn an_interrupt_says_what_is_left_behind() {
     };
     wait_until("it catches SIGINT", caught);
     must(tool("kill").arg("-INT").arg(child.id().to_string()));
-    let status = wait(&mut child, Duration::from_secs(30)).expect("it ends");
+    let status = wait(&mut child, Duration::from_secs(120)).expect("it ends");
     let said = read_text(output.path());
     assert_eq!(status.code(), Some(130), "{said}");
     assert!(said.contains("interrupted") && said.contains("is incomplete"), "{said}");

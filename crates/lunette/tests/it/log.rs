@@ -82,7 +82,7 @@ fn a_banner_that_nobody_reads_holds_up_no_end() {
     };
     wait_until("SIGINT is caught", caught);
     must(tool("kill").args(["-INT", &child.id().to_string()]));
-    let status = wait(&mut child, Duration::from_secs(30));
+    let status = wait(&mut child, Duration::from_secs(120));
     assert!(status.expect("it ends").success(), "{}", read_text(&log));
 }
 
@@ -240,7 +240,7 @@ fn an_initiator_without_an_accepted_chap_algorithm_is_refused_and_the_log_says_w
     let daemon = Daemon::start(Daemon::command().args(["serve", "--config"]).arg(&file));
     let inquire = |option: &str| {
         let url = daemon.lun(0).with("somebody%a-long-secret-9@", option);
-        run(Daemon::command().args(["inquiry", &url]), Duration::from_secs(30))
+        run(Daemon::command().args(["inquiry", &url]), Duration::from_secs(120))
     };
     for option in ["", "?chap=sha256", "?chap=sha3-256"] {
         inquire(option).expect_success(option);
@@ -267,7 +267,7 @@ fn credentials_are_not_logged() {
     let daemon =
         Daemon::start(Daemon::command().args(["serve", "--log-level", "trace", "--config"]).arg(&file));
     let url = daemon.lun(0).with(&format!("somebody%{secret}@"), "");
-    run(Daemon::command().args(["inquiry", &url]), Duration::from_secs(30)).expect_success("inquiry");
+    run(Daemon::command().args(["inquiry", &url]), Duration::from_secs(120)).expect_success("inquiry");
     let log = daemon.stop();
     assert!(count(&log, &["the target says", "CHAP_A=", "CHAP_C=(not logged)"]) == 1, "{log}");
     assert!(count(&log, &["the initiator says", "CHAP_N=somebody", "CHAP_R=(not logged)"]) == 1, "{log}");

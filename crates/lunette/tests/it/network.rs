@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Frames in transit to the bridge: a core's backlog holds 1000 for all links of the machine
 /// (net.core.netdev_max_backlog), and when the machine is busy more are dropped, those of other tests as
 /// well.

@@ -155,7 +155,7 @@ impl Watching {
 
     fn interrupt(mut self) {
         must(tool("kill").arg("-INT").arg(self.child.id().to_string()));
-        let status = wait(&mut self.child, Duration::from_secs(30)).expect("it ends");
+        let status = wait(&mut self.child, Duration::from_secs(120)).expect("it ends");
         assert!(status.success(), "{status}");
     }
 }

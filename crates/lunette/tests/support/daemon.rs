@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The last line that the daemon prints before it serves.
 const READY: &str = "Ready. Stop with Ctrl-C.";
 /// How long startup or an orderly shutdown may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running `lunette serve`. It is killed when dropped, unless it was stopped.
 pub struct Daemon {

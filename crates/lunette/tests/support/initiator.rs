@@ -12,7 +12,7 @@ use wire::scsi::command::{PersistentReserveOut, Read16, SynchronizeCache16, Test
 use wire::scsi::parameters::ReserveOutList;
 
 /// How long the target may be silent while a PDU is expected.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Task attribute (RFC 7143 section 11.3.1).
 const SIMPLE: u8 = 1;
 const NO_TAG: u32 = u32::MAX;

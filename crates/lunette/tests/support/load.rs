@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long it may take to make progress, or to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// With so many reads and writes, the former of any of the latter's blocks, some read what was written: they are
+/// spread over far fewer pairs of blocks.
+const PAIRS: u64 = 1_000_000;
 
 /// Verified reads and writes, until they are stopped.
 pub struct Load {
@@ -103,7 +106,9 @@ impl Load {
         let result: Value =
             serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}:\n{output}"));
         let result = &result["lunette"]["result"];
-        assert!(result["verify"]["checked"].as_u64() > Some(0), "{result}");
+        let count = |stream: &str| result[stream]["operations"].as_u64().expect("a number of operations");
+        let is_certain = count("read") * count("write") > PAIRS;
+        assert!(result["verify"]["checked"].as_u64() > Some(0) || !is_certain, "{result}");
         for fault in ["stale", "misplaced", "torn", "lost"] {
             assert_eq!(result["verify"][fault], 0, "{fault}: {output}");
         }

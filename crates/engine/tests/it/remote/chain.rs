@@ -1,6 +1,6 @@
 //! A target whose unit is another target's: A serves to us what B serves to A.
 
-use super::support::{TARGET, serve, serve_at, short_timeouts, sums, url, url_with};
+use super::support::{TARGET, serve, serve_at, short_timeouts, sums, url, url_with, wait_until_open};
 use config::Config;
 use engine::{Daemon, Wants};
 use initiator::client::Reply;
@@ -20,18 +20,14 @@ pub fn client(daemon: &Daemon) -> Client {
     Client::connect(&url(daemon, 0), &Options::default()).expect("a session")
 }
 
-fn front(back: &Daemon, url_options: &str, lun_options: &str) -> Daemon {
-    serve(&[&format!("{}{url_options}{lun_options}", url_with(back, "", 0, ""))])
-}
-
-/// A front whose unit is ready from the start.
-fn ready_front(back: &Daemon) -> Daemon {
-    let front = front(back, "", "");
-    let (theirs, ours) = (&back.units()[0].failed, &front.units()[0].failed);
-    assert_eq!((theirs, ours), (&None, &None));
+/// A front whose unit is ready.
+fn front(back: &Daemon, options: &str) -> Daemon {
+    let front = serve(&[&format!("{}{options}", url(back, 0))]);
+    wait_until_open(&front, 0);
     front
 }
 
+#[track_caller]
 pub fn good(client: &mut Client, cdb: impl Into<Cdb>, read_bytes: u32, write: &[u8]) -> Vec<u8> {
     let cdb = cdb.into();
     let Reply { status, sense, data } = client.command(cdb, read_bytes, write).expect("a reply");
@@ -39,6 +35,7 @@ pub fn good(client: &mut Client, cdb: impl Into<Cdb>, read_bytes: u32, write: &[
     data
 }
 
+#[track_caller]
 pub fn sense(
     client: &mut Client,
     cdb: impl Into<Cdb>,
@@ -70,10 +67,10 @@ pub fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
 #[test]
 fn what_is_written_through_the_front_is_in_the_back() {
     let back = serve(&["ram:64M,bs=4096"]);
-    let a = ready_front(&back);
-    assert_eq!(a.units()[0].failed, None);
-    assert_eq!((a.units()[0].block_bytes, a.units()[0].size_bytes), (4096, 64 << 20));
+    let a = front(&back, "");
     let (mut front, mut behind) = (client(&a), client(&back));
+    let capacity = Capacity16::read(&good(&mut front, ReadCapacity16::new(32), 32, &[]));
+    assert_eq!((capacity.block_bytes, capacity.last_lba), (4096, 16383));
     for (seed, (lba, blocks)) in [(0, 1), (1, 16), (100, 64), (16320, 64)].into_iter().enumerate() {
         let data = pattern(seed, blocks as usize * 4096);
         good(&mut front, write(lba, blocks), 0, &data);
@@ -91,7 +88,7 @@ fn what_is_written_through_the_front_is_in_the_back() {
 #[test]
 fn every_operation_goes_through() {
     let back = serve(&["ram:64M"]);
-    let a = front(&back, sums(), "");
+    let a = front(&back, sums());
     let mut client = client(&a);
     let (one, two) = (pattern(1, 1024), pattern(2, 1024));
     good(&mut client, write(8, 2), 0, &one);
@@ -130,7 +127,7 @@ fn every_operation_goes_through() {
 fn the_longest_compare_and_write_goes_through() {
     for (lun, block_bytes) in [("ram:16M", 512), ("ram:16M,bs=4096", 4096)] {
         let back = serve(&[lun]);
-        let a = front(&back, "", "");
+        let a = front(&back, "");
         let mut client = client(&a);
         let blocks = good(&mut client, Inquiry::page(vpd::page::BLOCK_LIMITS, 64), 64, &[])[5];
         let new = pattern(1, usize::from(blocks) * block_bytes);
@@ -143,8 +140,8 @@ fn the_longest_compare_and_write_goes_through() {
 #[test]
 fn three_chained_daemons_pass_reads_and_writes_through() {
     let c = serve(&["ram:16M"]);
-    let b = ready_front(&c);
-    let a = ready_front(&b);
+    let b = front(&c, "");
+    let a = front(&b, "");
     let data = pattern(5, 65536);
     let mut front = client(&a);
     good(&mut front, write(3, 128), 0, &data);
@@ -155,12 +152,12 @@ fn three_chained_daemons_pass_reads_and_writes_through() {
 #[test]
 fn write_protection_and_reservations_pass_through() {
     let back = serve(&["ram:16M,ro"]);
-    let a = ready_front(&back);
+    let a = front(&back, "");
     let mut protected = client(&a);
     assert_eq!(sense(&mut protected, write(0, 1), 0, &[0; 512]), (Some(SenseKey::DataProtect), 0x2700));
 
     let back = serve(&["ram:16M"]);
-    let a = ready_front(&back);
+    let a = front(&back, "");
     let mut front = client(&a);
     good(&mut front, read(0, 1), 512, &[]);
     // Another initiator reserves the back end: REGISTER, then RESERVE (write exclusive).
@@ -179,7 +176,7 @@ fn a_unit_that_grows_is_seen_to_grow() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("disk");
     let back = serve(&[&format!("file:{},size=16M", path.display())]);
-    let a = ready_front(&back);
+    let a = front(&back, "");
     let mut front = client(&a);
     let mut last_block = || {
         let data = good(&mut front, ReadCapacity16::new(32), 32, &[]);
@@ -200,15 +197,21 @@ fn a_unit_that_grows_is_seen_to_grow() {
 fn a_unit_that_cannot_be_served_says_why() {
     let back = serve(&["ram:16M"]);
     let failed = |daemon: &Daemon| daemon.units()[0].failed.clone().unwrap_or_default();
-    let other_blocks = front(&back, "", ",bs=4096");
+    // A daemon starts without a reason if it gets none within seconds.
+    let serve = |url: &str| {
+        let daemons = std::iter::repeat_with(|| serve(&[url]));
+        let mut known = daemons.filter(|daemon| !failed(daemon).contains("could not be opened within"));
+        known.next().expect("one of them gets it")
+    };
+    let other_blocks = serve(&format!("{},bs=4096", url(&back, 0)));
     assert!(failed(&other_blocks).contains("512 bytes, not 4096"), "{}", failed(&other_blocks));
-    let no_unit = serve(&[&url_with(&back, "", 9, "").to_string()]);
+    let no_unit = serve(&url_with(&back, "", 9, "").to_string());
     assert!(failed(&no_unit).contains("no such unit"), "{}", failed(&no_unit));
     let mut client = client(&no_unit);
     assert_eq!(sense(&mut client, read(0, 1), 512, &[]).0, Some(SenseKey::NotReady));
     let there = url(&back, 0).to_string();
     back.stop().expect("every core ends in order");
-    let gone = serve(&[&there]);
+    let gone = serve(&there);
     assert!(failed(&gone).contains("refused"), "{}", failed(&gone));
 }
 
@@ -218,7 +221,7 @@ fn a_lost_back_end_is_reported_within_the_bound_and_found_again() {
     let disk = format!("file:{},size=16M", dir.path().join("disk").display());
     let back = serve(&[&disk]);
     let address = back.addresses()[0].to_string();
-    let a = front(&back, "?give_up_after=1", "");
+    let a = front(&back, "?give_up_after=5");
     let mut front = client(&a);
     let data = pattern(6, 4096);
     good(&mut front, write(0, 8), 0, &data);
@@ -249,7 +252,7 @@ fn io_continues_over_a_restart_of_the_back_end() {
     let disk = format!("file:{},size=16M", dir.path().join("disk").display());
     let back = serve(&[&disk]);
     let address = back.addresses()[0].to_string();
-    let a = ready_front(&back);
+    let a = front(&back, "");
     let there = url(&a, 0);
     let (written, rounds) = std::sync::mpsc::channel();
     let writer = std::thread::spawn(move || {
@@ -302,13 +305,15 @@ fn a_remote_unit_that_comes_back_takes_over_what_its_sessions_were() {
         kept.collect::<String>().lines().count()
     };
     let mut daemon = Daemon::start(config(true)).expect("the daemon starts");
+    wait_until_open(&daemon, 1);
     assert_eq!(ports(), 1, "that of the only core");
     for is_there in [false, true] {
         let to = config(is_there);
         for step in config::diff(daemon.config(), &to) {
-            daemon.take_step(&step, &to, Wants::Store).expect("it changes");
+            daemon.take_step(&step, &to, Wants::Lun).expect("it changes");
         }
     }
+    wait_until_open(&daemon, 1);
     assert_eq!(ports(), 1, "it is the same again");
     daemon.stop().expect("every core ends in order");
     behind.stop().expect("every core ends in order");

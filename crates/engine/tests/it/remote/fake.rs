@@ -83,7 +83,7 @@ impl Fake {
     }
 
     pub fn url(&self) -> String {
-        format!("iscsi://{}/{TARGET}/0?give_up_after=1", self.address)
+        format!("iscsi://{}/{TARGET}/0?give_up_after=5", self.address)
     }
 
     pub fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {

@@ -3,7 +3,7 @@
 use super::chain::{client, flush, good, pattern, read, sense, write};
 use super::fake::Fake;
 use super::lanes::Core;
-use super::support::serve;
+use super::support::{serve, wait_until_open};
 use engine::Daemon;
 use initiator::remote::{self, RemoteOptions};
 use scsi::storage::StoreError;
@@ -16,7 +16,7 @@ const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::HardwareError), 0x0c00);
 
 fn front_of(fake: &Fake) -> Daemon {
     let front = serve(&[&fake.url()]);
-    assert_eq!(front.units()[0].failed, None);
+    wait_until_open(&front, 0);
     front
 }
 

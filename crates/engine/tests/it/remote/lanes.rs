@@ -214,7 +214,7 @@ fn a_lane_wants_ticks_as_long_as_its_session_is_in_use() {
 fn a_target_that_is_lost_repeatedly_is_abandoned() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to_foreign(back.addresses()[0]);
-    let url = url_at(cable.address(), "?give_up_after=1").parse().expect("a URL");
+    let url = url_at(cable.address(), "?give_up_after=5").parse().expect("a URL");
     let mut one = Core::of(&remote::open(&url, &RemoteOptions::default()).expect("a unit"));
     // Two commands: if the connection is lost between them, the first may be lost.
     let zero = Op::Zero { offset: 0, len: BYTES.into(), unmap: false, durable: true };

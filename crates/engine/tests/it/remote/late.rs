@@ -63,7 +63,7 @@ fn write(one: &mut Core, two: &mut Core, data: &[u8]) {
 #[test]
 fn a_login_does_not_free_the_blocks_of_a_write_that_was_abandoned() {
     let target = HoldingTarget::start(true);
-    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=5");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     abandon_write(&target, &mut one, &mut two, &old, logins);
     assert!(is_held_off(&two.write(0, &new)) && is_held_off(&two.read(0)));
@@ -79,7 +79,7 @@ fn a_login_does_not_free_the_blocks_of_a_write_that_was_abandoned() {
 #[test]
 fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
     let target = HoldingTarget::start(true);
-    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=5");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     abandon_write(&target, &mut one, &mut two, &old, logins);
     let first = one.begin_write(ELSEWHERE, &new);
@@ -102,7 +102,7 @@ fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
 #[test]
 fn an_earlier_lunette_that_answers_logins_at_once_proves_nothing_by_that() {
     let target = HoldingTarget::earlier_lunette();
-    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=5");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     abandon_write(&target, &mut one, &mut two, &old, logins);
     let free = one.begin_write(ELSEWHERE, &new);
@@ -240,7 +240,7 @@ fn a_cancelled_write_ends_only_when_its_first_copy_is_over_too() {
 #[test]
 fn a_cancelled_write_without_a_proof_ends_when_it_is_abandoned() {
     let target = HoldingTarget::start(false);
-    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=5");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     let lost = cancel_lost(&target, &mut one, &old);
     assert_eq!(end(&mut one, &mut two, lost), Err(StoreError::Cancelled));
@@ -268,7 +268,7 @@ fn a_cancelled_write_that_never_left_ends_at_once() {
 #[test]
 fn blocks_stay_held_while_a_target_can_prove_nothing() {
     let target = HoldingTarget::start(false);
-    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=5");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     abandon_write(&target, &mut one, &mut two, &old, logins);
     while is_held_off(&one.read(ELSEWHERE)) {
@@ -309,7 +309,7 @@ fn a_write_that_is_sent_again_keeps_its_blocks_while_its_first_copy_may_land() {
 #[test]
 fn a_compare_and_write_that_lost_its_connection_holds_its_blocks_until_it_is_over() {
     let target = HoldingTarget::start(true);
-    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=5");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     target.keep(&old[..512]);
     let (compare, write_from) = (one.buffer(&[0; 4096]), one.buffer(&old));

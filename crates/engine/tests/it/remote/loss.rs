@@ -2,7 +2,7 @@
 
 use super::cable::Cable;
 use super::chain::{client, flush, good, pattern, read, sense, write};
-use super::support::{serve, serve_at, serve_on, short_timeouts, two_cores, url, url_at};
+use super::support::{serve, serve_at, serve_on, short_timeouts, two_cores, url, url_at, wait_until_open};
 use engine::Daemon;
 use initiator::Client;
 use initiator::client::Reply;
@@ -18,8 +18,8 @@ const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::HardwareError), 0x0c00);
 const WINDOW: usize = 128;
 
 fn front_of(address: SocketAddr) -> Daemon {
-    let front = serve(&[&url_at(address, "?give_up_after=2")]);
-    assert_eq!(front.units()[0].failed, None);
+    let front = serve(&[&url_at(address, "?give_up_after=5")]);
+    wait_until_open(&front, 0);
     front
 }
 
@@ -212,7 +212,7 @@ fn a_session_whose_core_has_no_connections_is_a_witness_too() {
 fn an_abandoned_write_never_overwrites_a_later_one() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=1")]);
+    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=5")]);
     let (early, late) = (pattern(1, 4096), pattern(2, 4096));
     let (mut one, mut two) = (client(&a), client(&a));
     for client in [&mut one, &mut two] {
@@ -245,10 +245,11 @@ fn what_the_last_of_three_lost_is_reported_by_the_first() {
     let a = front_of(cable.address());
     let mut front = client(&a);
     write_cached(&mut front);
+    // Before the loss, which is not reported to later sessions.
+    let mut middle = client(&b);
     cable.part();
     c.stop().expect("every core ends in order");
     let _c = serve_at(&address.to_string(), &["ram:16M"]);
-    let mut middle = client(&b);
     wait_until_ready(&mut middle);
     assert_eq!(sense(&mut middle, flush(), 0, &[]), LOST);
     cable.reopen();
@@ -293,7 +294,7 @@ fn an_abandoned_write_is_not_written_when_the_back_end_returns() {
 fn a_core_without_sessions_continues_with_what_it_owes() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=1")]);
+    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=5")]);
     let (early, late) = (pattern(1, 4096), pattern(2, 4096));
     let (mut one, mut two) = (client(&a), client(&a));
     for client in [&mut one, &mut two] {
@@ -303,7 +304,7 @@ fn a_core_without_sessions_continues_with_what_it_owes() {
     drop(one);
     cable.let_go();
     cable.reopen();
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while two.command(write(0, 8), 0, &late).map_or(true, |reply| reply.status != 0) {
         assert!(Instant::now() < deadline, "the blocks of the write that was given up are never free again");
     }

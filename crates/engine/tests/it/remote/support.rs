@@ -3,10 +3,11 @@
 use config::Url;
 use config::{Config, ServeOptions};
 use engine::Daemon;
-use initiator::Options;
+use initiator::{Client, Options};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
+use wire::scsi::command::TestUnitReady;
 
 /// The target's name when the command line gives none.
 pub const TARGET: &str = "iqn.2026-11.io.lunette:disk";
@@ -93,11 +94,20 @@ pub fn url(daemon: &Daemon, lun: u16) -> Url {
     url_with(daemon, "", lun, "")
 }
 
-/// Options with short timeouts.
+/// Waits until a LUN of this daemon is ready: on a busy machine, a remote unit may open only after the daemon
+/// has stopped waiting for it.
+pub fn wait_until_open(daemon: &Daemon, lun: u16) {
+    let mut client = Client::connect(&url(daemon, lun), &Options::default()).expect("a session");
+    while client.command(TestUnitReady {}, 0, &[]).expect("a reply").status != 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Options with short timeouts, but not too short for the answers that are to arrive.
 pub fn short_timeouts() -> Options {
     Options {
-        give_up_after: Duration::from_secs(1),
-        keep_alive: Duration::from_secs(1),
+        give_up_after: Duration::from_secs(5),
+        keep_alive: Duration::from_secs(2),
         ..Options::default()
     }
 }

@@ -20,7 +20,7 @@ use wire::scsi::{mode, vpd};
 const SCHEMES: [&str; 3] = ["iscsi", "iser", "srp"];
 /// The outcome of each command, as [`script`] reports it.
 const OUTCOME: &str = include_str!("outcome.txt");
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const BLOCK: usize = 512;
 /// More than any transport sends unsolicited.
 const AWAITED: u16 = 1024;

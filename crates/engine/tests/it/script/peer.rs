@@ -22,7 +22,7 @@ use wire::srp::{ResponseCode, TaskFunction as SrpFunction};
 use wire::{BufferId, Cdb, Places, Span};
 
 /// Nothing here takes this long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const IDLE: Duration = Duration::from_secs(60);
 const QUEUE_DEPTH: u16 = 16;
 /// The memory for the data of a session's commands, which is not in an arena.
