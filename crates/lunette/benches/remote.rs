@@ -87,20 +87,32 @@ fn images(directory: &TempDir) -> bool {
 fn exports(directory: &TempDir) -> bool {
     let image = directory.path().join("image");
     File::create(&image).and_then(|file| file.set_len(BYTES)).expect("an image");
-    // fio and the daemon use it in turn, each with a connection.
-    let server = NbdServer::qemu(&image, &["--shared=3"]);
+    // fio, our own load and the daemons use it in turn, some by several connections.
+    let server = NbdServer::qemu(&image, &["--shared=16"]);
     let url = server.text();
     let fio = ["--ioengine=nbd", &format!("--uri={url}")];
     fill(&fio, "");
     let daemon = Daemon::serve(["--lun", &url]);
     let lun = daemon.lun(0).to_string();
-    let ways: [Way<'_>; 3] = [
+    let single = Daemon::serve(["--lun", &format!("{url}&connections=1")]);
+    let lun_by_one = single.lun(0).to_string();
+    let ways: [Way<'_>; 5] = [
         ("fio's nbd engine", Box::new(|pattern| by_fio(pattern, &fio, ""))),
         ("our load, without a target", Box::new(|pattern| by_us(pattern, &[&url], "32", &[]))),
         ("the daemon", Box::new(|pattern| by_us(pattern, &[&lun], "32", &[daemon.pid()]))),
+        (
+            "the daemon, two sessions",
+            Box::new(|pattern| by_us(pattern, &[&lun, "--numjobs=2"], "16", &[daemon.pid()])),
+        ),
+        (
+            "the same with one connection",
+            Box::new(|pattern| by_us(pattern, &[&lun_by_one, "--numjobs=2"], "16", &[single.pid()])),
+        ),
     ];
     let are_reached = PATTERNS.map(|pattern| {
         let samples = measure(pattern, &ways);
+        let gain = ratio(&samples[3], &samples[4]);
+        println!("{pattern}: two sessions: {gain:.2} of the rate with one connection");
         ratio(&samples[2], &samples[0]) >= FIO_MIN
     });
     are_reached == [true; 2]
@@ -162,7 +174,8 @@ fn by_fio(pattern: &str, engine: &[&str], conf: &str) -> Sample {
     Sample { iops: sum("iops"), us: used * 1e6 / sum("total_ios") }
 }
 
-/// Our own load; the processor time is that of these targets, or its own where there are none.
+/// Our own load, with any options after its targets; the processor time is that of these targets, or its own
+/// where there are none.
 fn by_us(pattern: &str, targets: &[&str], depth: &str, pids: &[u32]) -> Sample {
     let of_targets = || pids.iter().map(|pid| cpu::process(*pid).expect("it runs").sum()).sum::<f64>();
     let used = || if pids.is_empty() { seconds_of_children() } else { of_targets() };

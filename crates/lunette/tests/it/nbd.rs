@@ -84,10 +84,10 @@ fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_not
     daemon.stop();
 }
 
-/// Verified load on the unit of a server that is killed meanwhile.
-fn costs_time_only(mut server: NbdServer) {
+/// Verified load of so many sessions on the unit of a server that is killed meanwhile. Returns the daemon's log.
+fn costs_time_only(mut server: NbdServer, sessions: &str) -> String {
     let daemon = Daemon::serve(["--lun", &server.text()]);
-    let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
+    let mut load = Load::on(&daemon.lun(0).to_string(), &[&LOAD[..], &["--numjobs", sessions]].concat());
     load.wait_for_progress();
     for _ in 0..3 {
         server.kill();
@@ -95,36 +95,48 @@ fn costs_time_only(mut server: NbdServer) {
         load.wait_for_progress();
     }
     load.stop();
-    assert!(daemon.log().contains("the connection to the NBD server is lost"), "{}", daemon.log());
+    let log = daemon.log();
+    assert!(log.contains("the connection to the NBD server is lost"), "{log}");
     daemon.stop();
+    log
 }
 
 #[test]
 fn qemu_nbd_killed_under_load_costs_time_only() {
     let (_directory, path) = image(64 << 20);
-    costs_time_only(NbdServer::qemu_tcp(&path, &[]));
+    let log = costs_time_only(NbdServer::qemu_tcp(&path, &[]), "1");
+    assert!(!log.contains("one more connection"), "{log}");
 }
 
 #[test]
 fn qemu_storage_daemon_killed_under_load_costs_time_only() {
     let (_directory, path) = image(64 << 20);
-    costs_time_only(NbdServer::storage_daemon(&path));
+    costs_time_only(NbdServer::storage_daemon(&path), "1");
 }
 
 #[test]
 fn nbdkit_killed_under_load_costs_time_only() {
     let (_directory, path) = image(64 << 20);
-    costs_time_only(NbdServer::nbdkit(&["file", text(&path)]));
+    costs_time_only(NbdServer::nbdkit(&["file", text(&path)]), "1");
 }
 
 #[test]
-fn a_server_that_hangs_under_load_costs_time_only() {
+fn a_server_killed_under_load_by_several_connections_costs_time_only() {
     let (_directory, path) = image(64 << 20);
-    let server = NbdServer::qemu(&path, &[]);
+    for server in [NbdServer::qemu_tcp(&path, &["--shared=8"]), NbdServer::nbdkit(&["file", text(&path)])] {
+        let log = costs_time_only(server, "4");
+        assert!(log.contains("one more connection to the NBD server is open"), "{log}");
+    }
+}
+
+/// A server with these options, which is stopped under the load of so many sessions.
+fn a_hang_costs_time_only(options: &[&str], sessions: &str) {
+    let (_directory, path) = image(64 << 20);
+    let server = NbdServer::qemu(&path, options);
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut guest = login(&daemon);
     guest.ready(0).expect("its attentions are reported");
-    let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
+    let mut load = Load::on(&daemon.lun(0).to_string(), &[&LOAD[..], &["--numjobs", sessions]].concat());
     load.wait_for_progress();
     server.signal("STOP");
     load.wait_until_stalled();
@@ -138,6 +150,12 @@ fn a_server_that_hangs_under_load_costs_time_only() {
     load.wait_for_progress();
     load.stop();
     daemon.stop();
+}
+
+#[test]
+fn a_server_that_hangs_under_load_costs_time_only() {
+    a_hang_costs_time_only(&[], "1");
+    a_hang_costs_time_only(&["--shared=8"], "4");
 }
 
 #[test]
