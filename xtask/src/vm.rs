@@ -152,7 +152,7 @@ fn isolated(scenario: &Scenario, profile: &str) -> Result {
     // Closed when this process exits, however it does; the one inside waits for that.
     let lifeline = child.stdin.take();
     for line in BufReader::new(reader).lines().map_while(std::result::Result::ok) {
-        println!("{:<12}{line}", scenario.name);
+        println!("{:<13}{line}", scenario.name);
     }
     let status = child.wait().map_err(|error| error.to_string())?;
     drop(lifeline);
@@ -183,8 +183,8 @@ fn inside(scenario: &'static Scenario, profile: &str) -> Result {
     let made = remove(&directory).and_then(|()| fs::create_dir_all(&directory));
     made.map_err(|error| format!("{}: {error}", directory.display()))?;
     let program = lunette(profile);
-    if scenario.is_shared {
-        play(scenario, &program, &directory, &mut Gateways::serve(&program, &directory)?)?;
+    if let Some(access) = scenario.access {
+        play(scenario, &program, &directory, &mut Gateways::serve(&program, &directory, access)?)?;
     } else {
         let mut daemon = Daemon::of(scenario, &program, &directory);
         daemon.serve()?;

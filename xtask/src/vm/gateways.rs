@@ -3,10 +3,12 @@
 
 use super::daemon::Daemon;
 use super::guest::Host;
+use super::scenario::{Scenario, scenario};
 use crate::command::{Result, administration, succeed};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[allow(clippy::expect_used, clippy::panic, reason = "a test's")]
 #[path = "../../../crates/store/tests/support/ceph.rs"]
@@ -24,17 +26,33 @@ const NAMES: [&str; 2] = ["a", "b"];
 const IMAGE: &str = "disk";
 const IMAGE_BYTES: u64 = 256 << 20;
 
+/// A scenario with this value of `access`, whose script follows the one shared by all of these.
+macro_rules! shared {
+    ($name:literal, $access:literal, $script:literal, $minutes:literal) => {
+        Scenario {
+            limit: Duration::from_secs(60 * $minutes),
+            access: Some($access),
+            ..scenario($name, concat!(include_str!("../../vm/gateways.sh"), include_str!($script)))
+        }
+    };
+}
+
+pub(super) const ONE: Scenario = shared!("gateways", "one", "../../vm/gateways_one.sh", 15);
+pub(super) const ALL: Scenario = shared!("gateways_all", "all", "../../vm/gateways_all.sh", 30);
+
 /// The cluster with its gateways.
 pub(super) struct Gateways {
     ceph: Ceph,
     gateways: [Daemon; 2],
     /// Of their configuration files and logs.
     directory: PathBuf,
+    /// How they share the image.
+    access: &'static str,
 }
 
 impl Gateways {
-    /// Starts them; they log to this directory.
-    pub(super) fn serve(program: &Path, directory: &Path) -> Result<Self> {
+    /// Starts them with this access to the image; they log to this directory.
+    pub(super) fn serve(program: &Path, directory: &Path, access: &'static str) -> Result<Self> {
         // The names of network namespaces are stored there; these are only this scenario's.
         succeed(administration("mount").args(["-t", "tmpfs", "tmpfs", "/run"]))?;
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| error.to_string())?;
@@ -43,8 +61,16 @@ impl Gateways {
         ip(&format!("route add blackhole {RANGE}"))?;
         let ceph = Ceph::persistent_at(CLUSTER);
         ceph.create(IMAGE, IMAGE_BYTES);
+        if access == "all" {
+            ceph.rbd(&[
+                "feature",
+                "disable",
+                &format!("{POOL}/{IMAGE}"),
+                "fast-diff,object-map,exclusive-lock",
+            ]);
+        }
         let daemons = NAMES.map(|name| daemon(program, directory, name));
-        let mut gateways = Self { gateways: daemons, ceph, directory: directory.to_owned() };
+        let mut gateways = Self { gateways: daemons, ceph, directory: directory.to_owned(), access };
         for (number, name) in (1..).zip(NAMES) {
             link_up(name, number)?;
             gateways.configure(name, number, "")?;
@@ -59,7 +85,7 @@ impl Gateways {
 
     /// Writes the configuration file of a gateway, with these further lines.
     fn configure(&self, name: &str, number: u8, more: &str) -> Result {
-        let text = configuration(name, number, &self.ceph.conf()) + more;
+        let text = configuration(name, number, self.access, &self.ceph.conf()) + more;
         let file = self.directory.join(format!("{name}.toml"));
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
     }
@@ -142,7 +168,7 @@ fn daemon(program: &Path, directory: &Path, name: &str) -> Daemon {
 }
 
 /// As in docs/cluster.md.
-fn configuration(name: &str, number: u8, conf: &str) -> String {
+fn configuration(name: &str, number: u8, access: &str, conf: &str) -> String {
     format!(
         "admin = \"none\"
 
@@ -160,7 +186,7 @@ group = {number}
 name = \"disk\"
 rbd = \"{POOL}/{IMAGE}\"
 conf = \"{conf}\"
-access = \"one\"
+access = \"{access}\"
 
 [[target]]
 name = \"iqn.2026-11.io.lunette:disk\"

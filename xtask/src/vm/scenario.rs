@@ -1,6 +1,6 @@
 //! The scenarios: a script for the guest, and what the host serves meanwhile.
 
-use super::verbs;
+use super::{gateways, verbs};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub(super) struct Scenario {
     pub is_captured: bool,
     /// Whether the daemon runs in the guest.
     pub is_inside: bool,
-    /// Whether two gateways that share a Ceph image serve it, instead of one daemon.
-    pub is_shared: bool,
+    /// How two gateways share the Ceph image that they serve it, instead of one daemon.
+    pub access: Option<&'static str>,
 }
 
 /// When a scenario is run. Each includes those before it.
@@ -80,11 +80,9 @@ const SCENARIOS: &[Scenario] = &[
     verbs::ALUA,
     // Two gateways that share a Ceph image, under dm-multipath with ALUA: each dies, hangs and is cut off
     // under a file system.
-    Scenario {
-        limit: Duration::from_secs(900),
-        is_shared: true,
-        ..scenario("gateways", include_str!("../../vm/gateways.sh"))
-    },
+    gateways::ONE,
+    // The same with gateways that are both active.
+    gateways::ALL,
     // The daemon in the guest, on software RoCE: iSER, after which the data is read over TCP.
     verbs::ISER,
     // The same with SRP.
@@ -124,7 +122,7 @@ pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenar
         tier: Tier::Soak,
         is_captured: false,
         is_inside: false,
-        is_shared: false,
+        access: None,
     }
 }
 
