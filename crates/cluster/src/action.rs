@@ -27,8 +27,9 @@ pub enum Access {
     All,
 }
 
-/// An action to take. A call (`Read`, `Replace`, `Promote`, `CatchUp`, `Fence`, `Demote`, `Reopen`) is answered
-/// by the method for it, and the next one comes only then; requests to the unit's home (`Adopt`, `Join`,
+/// An action to take. A call is answered by the method for it. There is at most one call to the object (`Read`,
+/// `Replace`), and at most one that concerns the image (`Promote`, `CatchUp`, `Fence`, `Demote`, `Reopen`), at a time;
+/// the latter may take long, and must not delay the former, which show that the gateway is alive. Requests to the unit's home (`Adopt`, `Join`,
 /// `Activate`, `Deactivate`) by [`Machine::applied`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {

@@ -98,11 +98,16 @@ pub struct Machine {
     due: Duration,
     /// No call before this: the last one failed.
     pause: Duration,
-    /// A call is outstanding; with what it writes, if anything.
+    /// A call to the object is outstanding; with what it writes, if anything.
     is_calling: bool,
     writing: Option<Record>,
+    /// A call to the monitors or the medium is outstanding, since then; and none before this, as the last one failed.
+    working: Option<Duration>,
+    work_pause: Duration,
     /// Whether that includes state to be saved, and what was applied.
     carries: (bool, bool),
+    /// The stage that ends when it is written.
+    completes: Option<Stage>,
     /// How many actions the home has yet to apply.
     applying: u32,
     out: VecDeque<Action>,
@@ -121,7 +126,8 @@ pub struct Machine {
     is_next: bool,
     /// This process has written its own entry.
     is_listed: bool,
-    /// When it became active.
+    /// When it claimed the unit, and when it became active.
+    claimed_at: Duration,
     active_since: Duration,
     leaving_since: Duration,
     /// It does not claim the unit before this, so that others can; unless one that did has released the unit
@@ -160,7 +166,10 @@ impl Machine {
             pause: Duration::ZERO,
             is_calling: false,
             writing: None,
+            working: None,
+            work_pause: Duration::ZERO,
             carries: (false, false),
+            completes: None,
             applying: 0,
             out: VecDeque::new(),
             plan: None,
@@ -172,6 +181,7 @@ impl Machine {
             wanted: None,
             is_next: false,
             is_listed: false,
+            claimed_at: Duration::ZERO,
             active_since: Duration::ZERO,
             leaving_since: Duration::ZERO,
             not_before: Duration::ZERO,
@@ -238,18 +248,14 @@ impl Machine {
             }
             Stage::CatchingUp | Stage::Joining | Stage::Serving => self.serve(now),
             Stage::Leaving if !self.is_holder() => self.serve(now),
-            Stage::Promoting => {
-                let fence = self.record().fence.clone();
-                self.share.fencing.clone_from(&fence);
-                self.call(Action::Promote { fence })
-            }
+            Stage::Promoting => self.promote(now),
             Stage::Confirming => self.confirm(),
             Stage::Settling | Stage::Activating | Stage::Active | Stage::Leaving => self.hold(now),
-            Stage::Demoting => self.call(Action::Demote),
+            Stage::Demoting => self.work(now, Action::Demote),
             Stage::Releasing => self.release(),
             Stage::Silent => self.be_silent(now),
             Stage::Lost => None,
-            Stage::Reopening => self.call(Action::Reopen),
+            Stage::Reopening => self.work(now, Action::Reopen),
         }
     }
 
@@ -339,7 +345,7 @@ impl Machine {
         match self.stage {
             Stage::Standby | Stage::CatchingUp | Stage::Serving if self.is_holder() => self.claimed(now),
             Stage::Standby if self.is_among() => self.enlisted(now),
-            Stage::Confirming => {
+            Stage::Confirming if self.completes == Some(Stage::Confirming) => {
                 self.wanted = None;
                 self.active_since = now;
                 self.refused = None;
@@ -352,7 +358,7 @@ impl Machine {
                     }
                 }
             }
-            Stage::Releasing => {
+            Stage::Releasing if self.completes == Some(Stage::Releasing) => {
                 self.stage = if self.share.serves { Stage::Serving } else { Stage::Standby };
                 self.share.may_be_among = false;
                 self.share.give_up_fences();
@@ -367,7 +373,7 @@ impl Machine {
     }
 
     fn claimed(&mut self, now: Duration) {
-        (self.epoch, self.stage) = (self.record().epoch, Stage::Promoting);
+        (self.epoch, self.stage, self.claimed_at) = (self.record().epoch, Stage::Promoting, now);
         self.watch_anew(now);
     }
 
@@ -379,16 +385,22 @@ impl Machine {
 
     /// The state to be saved survives this gateway, and is in force at all others.
     fn settle(&mut self) {
-        let is_settled = self.access == Access::One || (self.is_holder() && self.record().is_settled());
+        let is_settled = self.access == Access::One || (self.is_holder() && self.is_settled());
         if is_settled && self.save.take_if(|save| save.is_written).is_some() {
             self.out.push_back(Action::Saved(true));
         }
     }
 
+    /// Whether everything is in force at all that serve, and nobody else can affect the medium.
+    fn is_settled(&self) -> bool {
+        self.record().is_settled() && self.carries_fences()
+    }
+
     /// [`Action::Promote`] has returned.
     pub fn promoted(&mut self, outcome: Result<(), String>) {
-        self.is_calling = false;
-        if self.stage == Stage::Silent {
+        self.working = None;
+        if self.stage != Stage::Promoting {
+            // It has lost the claim, or given it up.
             return;
         }
         if self.is_fenced {
@@ -396,7 +408,10 @@ impl Machine {
             return;
         }
         match outcome {
-            Ok(()) => self.stage = Stage::Confirming,
+            Ok(()) => {
+                self.stage = Stage::Confirming;
+                self.share.fences = self.share.fences.max(self.share.catching);
+            }
             Err(why) => {
                 self.stage = Stage::Releasing;
                 self.refused = Some(why);
@@ -407,7 +422,7 @@ impl Machine {
 
     /// [`Action::Demote`] has returned. If it failed, only a new client is known not to write any more.
     pub fn demoted(&mut self, now: Duration, outcome: Result<(), String>) {
-        self.is_calling = false;
+        self.working = None;
         match outcome {
             Ok(()) if !self.is_fenced => self.stage = Stage::Releasing,
             Ok(()) => self.stage = Stage::Reopening,
@@ -420,7 +435,7 @@ impl Machine {
 
     /// [`Action::Reopen`] has returned: the new client.
     pub fn reopened(&mut self, now: Duration, outcome: Result<String, String>) {
-        self.is_calling = false;
+        self.working = None;
         match outcome {
             Ok(client) => {
                 self.me.client = client;
@@ -527,7 +542,8 @@ impl Machine {
 
     /// Whether, after [`Machine::withdraw`], nothing of its claim is left.
     pub fn has_withdrawn(&self) -> bool {
-        let is_out = self.stage == Stage::Standby && !self.is_calling && !self.share.may_be_among;
+        let is_calling = self.is_calling || self.working.is_some();
+        let is_out = self.stage == Stage::Standby && !is_calling && !self.share.may_be_among;
         self.withdrawn && is_out && self.asks.is_empty()
     }
 
@@ -572,12 +588,21 @@ impl Machine {
         record.stuck.retain(|client| clients.contains(client) && !record.fence.contains(client));
         let expected = self.seen.as_ref().and_then(|seen| seen.version);
         self.writing = Some(record.clone());
-        self.carries = (false, false);
+        (self.carries, self.completes) = ((false, false), None);
         self.call(Action::Replace { expected, record: Box::new(record) })
     }
 
     fn call(&mut self, action: Action) -> Option<Action> {
         self.is_calling = true;
+        Some(action)
+    }
+
+    /// A call that may take long, meanwhile the object is read and written; one at a time.
+    fn work(&mut self, now: Duration, action: Action) -> Option<Action> {
+        if self.working.is_some() || now < self.work_pause {
+            return None;
+        }
+        self.working = Some(now);
         Some(action)
     }
 
@@ -692,6 +717,7 @@ impl Machine {
             stuck: Vec::new(),
             change: 0,
             fences: 0,
+            is_waiting: false,
         };
         self.seen.as_ref().map_or(&NONE, |seen| &seen.record)
     }

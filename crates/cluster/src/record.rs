@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The content of a unit's object.
+/// Its fields are what one version of it says, all of which is replaced at once.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Counts claims: in each epoch at most one gateway writes to the medium.
@@ -46,6 +47,9 @@ pub struct Record {
     /// Counts completed fences.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub fences: u64,
+    /// The active gateway has been waiting for the monitors for some time: whoever reaches them fences in its place.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_waiting: bool,
 }
 
 /// A gateway that has access to the medium while another one is active, or that is about to.
@@ -268,7 +272,7 @@ impl Record {
 
     /// These clients are fenced, and whoever serves has to catch up with that.
     pub(crate) fn fenced(&mut self, clients: &[String]) {
-        if !clients.is_empty() {
+        if self.fence.iter().any(|client| clients.contains(client)) {
             self.fence.retain(|client| !clients.contains(client));
             self.fences = self.fences.saturating_add(1);
             self.change = self.change.saturating_add(1);
@@ -323,6 +327,10 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
 /// Bytes in hexadecimal.
 mod hex {
     use serde::de::{Deserialize, Deserializer, Error};
@@ -374,6 +382,7 @@ mod tests {
             stuck: vec!["c".into()],
             change: 4,
             fences: 5,
+            is_waiting: true,
         };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
     }

@@ -78,6 +78,61 @@ fn why_it_did_not_become_active_is_shown_until_it_does() {
     assert_eq!((rig.machine.status().role, rig.machine.status().fault), (Role::Active, None));
 }
 
+impl Rig {
+    /// What it writes next.
+    fn write(&mut self) -> Record {
+        loop {
+            match self.machine.next(self.now) {
+                Some(Action::Read) => self.machine.read(self.now, Ok(self.object.clone())),
+                Some(Action::Replace { record, .. }) => return *record,
+                None => self.now = self.machine.wake_at().max(self.now + Duration::from_millis(1)),
+                action => panic!("{action:?}"),
+            }
+        }
+    }
+
+    fn written(&mut self, record: Record) {
+        let version = self.object.as_ref().map_or(1, |(version, _)| version + 1);
+        self.object = Some((version, record));
+        self.machine.replaced(self.now, Ok(version));
+    }
+}
+
+#[test]
+fn a_sign_of_life_from_before_others_were_fenced_confirms_no_claim() {
+    let mut rig = held(TAKEOVER);
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    let claim = rig.object.clone().expect("it is there").1;
+    let beat = rig.write();
+    assert_eq!((beat.epoch, &beat.fence), (claim.epoch, &claim.fence), "the monitors have yet to answer");
+    assert_ne!(beat.beat, claim.beat);
+    rig.machine.promoted(Ok(()));
+    rig.written(beat);
+    let confirmed = rig.write();
+    assert!(confirmed.fence.is_empty());
+    rig.written(confirmed);
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+}
+
+#[test]
+fn one_that_the_monitors_do_not_answer_leaves_the_claim_to_another_one() {
+    for access in [Access::One, Access::All] {
+        let mut rig = held_with(access, TAKEOVER);
+        assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+        let began = rig.now;
+        rig.pass(2 * TAKEOVER);
+        let (_, record) = rig.object.as_ref().expect("it is there");
+        let (epoch, beat) = (record.epoch, record.beat);
+        assert!(rig.now - began >= 2 * TAKEOVER);
+        rig.pass(TAKEOVER);
+        let (_, record) = rig.object.as_ref().expect("it is there");
+        match access {
+            Access::One => assert_eq!((record.epoch, record.beat), (epoch, beat), "it has stopped"),
+            Access::All => assert!(record.fence.iter().all(|client| client != "client")),
+        }
+    }
+}
+
 #[test]
 fn one_that_withdraws_while_it_becomes_active_releases_the_unit_without_its_home() {
     let mut rig = Rig::new();
@@ -486,6 +541,8 @@ fn a_change_is_complete_when_all_that_serve_have_applied_it() {
     let began = rig.now;
     assert_eq!(rig.next(), Some(Action::Fence { clients: vec!["third".into()] }));
     rig.machine.fenced_others(rig.now, Ok(()));
+    assert_eq!(rig.next(), Some(Action::CatchUp));
+    rig.machine.caught_up(rig.now, Ok(()));
     assert_eq!(rig.next(), Some(Action::Saved(true)));
     let waited = rig.now - began;
     assert!((TAKEOVER..TAKEOVER * 2).contains(&waited), "{waited:?}");

@@ -28,6 +28,8 @@ pub(crate) enum GatewayEvent {
     Applied(bool),
     /// The unit, and the ports that lead to it, from now on.
     Configured(Arc<scsi::Unit>),
+    /// A call that concerns the image has ended.
+    CallEnded,
     /// The object may have changed.
     ObjectChanged,
     /// Leave the unit to other gateways, and end.

@@ -90,8 +90,7 @@ impl Gateways {
         let gateway = Gateway::of(cluster, lun, unit, handle, home);
         let (Some((gateway, object)), Some(events)) = (gateway, handle.take_events()) else { return Ok(()) };
         let place = cluster.place.clone();
-        let calls =
-            Calls { object, place, inbox: handle.inbox(), pool: None, watch: None, notification: None };
+        let calls = Calls::new(object, place, handle.inbox());
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("gateway-{}", unit.index));
         let started = thread.spawn(move || {
@@ -248,6 +247,7 @@ impl<I: Io> HomeSender<I> {
             | GatewayEvent::Applied(_)
             | GatewayEvent::Executed(_)
             | GatewayEvent::Configured(_)
+            | GatewayEvent::CallEnded
             | GatewayEvent::ObjectChanged
             | GatewayEvent::Withdraw
             | GatewayEvent::End => {}
@@ -259,6 +259,8 @@ impl<I: Io> HomeSender<I> {
 pub(crate) enum Step {
     /// Makes this call; [`Gateway::answered`] gets the answer.
     Call(Call),
+    /// Begins this call; [`Gateway::answered`] gets the answer when there is one.
+    Begin(Call),
     /// Waits for events, for this long at most.
     Wait(Duration),
     /// Ends.
@@ -273,11 +275,17 @@ fn run<I: Io>(
 ) -> HomeSender<I> {
     let began = Instant::now();
     loop {
+        while let Some(answer) = calls.ended() {
+            gateway.answered(began.elapsed(), answer);
+        }
         match gateway.next(began.elapsed()) {
             Step::Call(call) => {
-                let store = gateway.store.clone().expect("nothing is asked of one that is not open");
-                let answer = calls.make(&*store, call);
+                let answer = calls.make(call);
                 gateway.answered(began.elapsed(), answer);
+            }
+            Step::Begin(call) => {
+                let store = gateway.store.clone().expect("nothing is asked of one that is not open");
+                calls.begin(store, call);
             }
             Step::Wait(wait) => match events.recv_timeout(wait) {
                 Ok(event) => gateway.happened(began.elapsed(), event),
@@ -422,7 +430,7 @@ impl<I: Io> Gateway<I> {
         self.report_others(&machine.status().record);
         while let Some(action) = machine.next(now) {
             if let Some(call) = self.act(machine, action) {
-                return Step::Call(call);
+                return if call.is_of_object() { Step::Call(call) } else { Step::Begin(call) };
             }
             self.report_others(&machine.status().record);
         }
@@ -468,6 +476,8 @@ impl<I: Io> Gateway<I> {
                 self.ports = peers::ports(&unit);
                 machine.set_ports(self.ports.clone());
             }
+            // Its answer comes first.
+            GatewayEvent::CallEnded => {}
             GatewayEvent::ObjectChanged => machine.noticed(),
             GatewayEvent::Withdraw => machine.withdraw(),
             GatewayEvent::End => self.is_over = true,

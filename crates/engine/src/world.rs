@@ -66,6 +66,8 @@ struct SharedUnit<I: Io> {
 pub enum Next {
     /// Makes this call, and does nothing else until [`Cores::gateway_answered`].
     Call(Call),
+    /// Begins this call, and goes on.
+    Begin(Call),
     /// Waits for this long, if nothing happens.
     Wait(Duration),
     /// It has ended.
@@ -205,12 +207,13 @@ impl<I: Io> Cores<I> {
     }
 
     /// What the unit's gateway does next, after handling all events; times are relative to an arbitrary
-    /// start. It must not be in a call.
+    /// start. It must not be in a [`Next::Call`].
     pub fn gateway_next(&mut self, unit: usize, now: Duration) -> Next {
         let SharedUnit { gateway, events, event, .. } = &mut self.shared[unit];
         loop {
             match gateway.next(now) {
                 Step::Call(call) => return Next::Call(call),
+                Step::Begin(call) => return Next::Begin(call),
                 Step::End => return Next::End,
                 Step::Wait(wait) => match event.take().or_else(|| events.try_recv().ok()) {
                     Some(event) => gateway.happened(now, event),

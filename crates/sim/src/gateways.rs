@@ -351,7 +351,7 @@ impl Scene {
             Step::Message(message) => return self.proceed(message),
             Step::Late { member, life, number, otherwise } => {
                 let one = &self.members[member];
-                if one.life != life || one.waits != Some(number) {
+                if one.life != life || ![one.waits, one.works].contains(&Some(number)) {
                     return Ok(());
                 }
                 if one.is_paused(now) {
@@ -426,6 +426,10 @@ impl Scene {
         };
         match daemon.cores.gateway_next(0, clock) {
             Next::Call(call) => self.call(member, call),
+            Next::Begin(call) => {
+                self.call(member, call);
+                self.net.borrow_mut().wake_soon(gateway);
+            }
             Next::Wait(time) => {
                 one.spins = if time.is_zero() { one.spins + 1 } else { 0 };
                 if one.spins > SPINS_MAX {
@@ -442,12 +446,16 @@ impl Scene {
         Ok(())
     }
 
-    /// A gateway waits for this.
+    /// A gateway makes this call, and waits for it if it is for the object.
     fn call(&mut self, member: usize, call: Call) {
         self.next += 1;
         let number = self.next;
         let one = &mut self.members[member];
-        one.waits = Some(number);
+        if call.is_of_object() {
+            one.waits = Some(number);
+        } else {
+            one.works = Some(number);
+        }
         let life = one.life;
         self.note(&[24, member as u64], || match &call {
             Call::Replace { expected, .. } => format!("gateway {member} replaces version {expected:?}"),
@@ -502,7 +510,10 @@ impl Scene {
         if let Answer::Read(Ok(_)) = answer {
             self.truth.borrow_mut().finds_out(now, member);
         }
-        one.waits = None;
+        match answer {
+            Answer::Read(_) | Answer::Replaced(_) | Answer::Notified => one.waits = None,
+            _ => one.works = None,
+        }
         if let Some(daemon) = &mut one.daemon {
             daemon.cores.gateway_answered(0, clock, answer);
             self.net.borrow_mut().wake_soon(gateway);

@@ -18,7 +18,7 @@ impl Machine {
         if self.stage == Stage::Active && (leaves || self.withdrawn) {
             return self.leave(now);
         }
-        if self.stage == Stage::Settling && !self.is_stale && self.record().is_settled() && self.is_safe() {
+        if self.stage == Stage::Settling && !self.is_stale && self.is_settled() && self.is_safe() {
             self.activate();
             return self.out.pop_front();
         }
@@ -35,8 +35,11 @@ impl Machine {
         let Me { gateway, ports, .. } = &self.me;
         let is_new = self.record().gateways.get(gateway) != Some(ports) && self.clash().is_none();
         let saves = self.save.as_ref().is_some_and(|save| !save.is_written);
-        let is_due = self.is_stale || saves || is_applied || refuses || is_new || now >= self.due;
+        let waits = self.has_waited(now);
+        let is_news = waits != self.record().is_waiting;
+        let is_due = self.is_stale || saves || is_applied || refuses || is_new || is_news || now >= self.due;
         let mut record = self.record().clone();
+        record.is_waiting = waits;
         record.next = record.next.filter(|_| !refuses);
         if is_new {
             record.gateways.insert(gateway.clone(), ports.clone());
@@ -52,10 +55,38 @@ impl Machine {
         }
         match self.access {
             Access::All if self.govern(now, &mut record) || is_due => self.replace_as_holder(record),
-            Access::All => self.fence(),
+            Access::All => self.oversee(now),
             Access::One if is_due => self.replace_as_holder(record),
             Access::One => None,
         }
+    }
+
+    /// It has claimed the unit, and acquires the right to write. Meanwhile it shows that it is alive, but no longer
+    /// than another one may take to take over: that one may reach the monitors.
+    pub(super) fn promote(&mut self, now: Duration) -> Option<Action> {
+        if self.working.is_none() {
+            let fence = self.record().fence.clone();
+            self.share.fencing.clone_from(&fence);
+            self.share.catching = self.record().fences;
+            return self.work(now, Action::Promote { fence });
+        }
+        if now.saturating_sub(self.claimed_at) < self.takeover() {
+            return self.hold(now);
+        }
+        match self.access {
+            // It may be about to get the lock: whoever claims the unit fences it.
+            Access::One => None,
+            Access::All => {
+                self.stage = Stage::Releasing;
+                self.next(now)
+            }
+        }
+    }
+
+    /// Whether, with several gateways, others should fence in its place.
+    fn has_waited(&self, now: Duration) -> bool {
+        let long = self.interval.saturating_mul(2);
+        self.access == Access::All && self.working.is_some_and(|since| now.saturating_sub(since) >= long)
     }
 
     pub(super) fn leave(&mut self, now: Duration) -> Option<Action> {
@@ -101,13 +132,20 @@ impl Machine {
     pub(super) fn confirm(&mut self) -> Option<Action> {
         let mut confirmed = self.record().clone();
         if self.access == Access::One {
+            if confirmed.fence.iter().any(|client| !self.share.fencing.contains(client)) {
+                // Somebody has asked for another one to be fenced since.
+                self.stage = Stage::Promoting;
+                return None;
+            }
             confirmed.fence.clear();
             // Whoever executed what was not applied can no longer affect the medium.
             confirmed.replies.values_mut().for_each(|reply| reply.is_applied = true);
         } else {
             self.leave_those_that_serve(&mut confirmed);
         }
-        self.replace_as_holder(confirmed)
+        let action = self.replace_as_holder(confirmed);
+        self.completes = Some(Stage::Confirming);
+        action
     }
 
     /// It has left, or could not become active.
@@ -115,7 +153,7 @@ impl Machine {
         let mut free = self.record().clone();
         free.next = free.next.filter(|next| next.gateway != self.me.gateway);
         self.release_entry(&mut free);
-        if self.is_holder() {
+        let action = if self.is_holder() {
             free.active = None;
             self.replace_as_holder(free)
         } else if self.is_stale {
@@ -124,6 +162,8 @@ impl Machine {
             // A claim whose outcome was unknown may have been written since.
             free.active.take_if(|holder| holder.client == self.me.client);
             self.replace(free)
-        }
+        };
+        self.completes = Some(Stage::Releasing);
+        action
     }
 }

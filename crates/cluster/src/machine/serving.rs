@@ -23,10 +23,12 @@ pub(super) struct Share {
     pub(super) serves: bool,
     /// The change that is in force here, and how many fences its requests carry.
     applied: u64,
-    fences: u64,
+    pub(super) fences: u64,
     /// The change that the home is applying, and the fences that the client is catching up with.
     pub(super) applying: Option<u64>,
-    catching: u64,
+    pub(super) catching: u64,
+    /// How many fences its client has caught up with since it is in the object.
+    carried: Option<u64>,
     /// The clients in the last call that fences, and those that were fenced, and when, while the object does not show
     /// that.
     pub(super) fencing: Vec<String>,
@@ -52,7 +54,9 @@ pub(super) struct Share {
 #[derive(Debug)]
 struct Peer {
     beat: Watch<(String, u64)>,
-    debt: Watch<Option<u64>>,
+    debt: Watch<Option<(u64, u64)>>,
+    /// The monitors have answered since this debt was overdue.
+    is_inexcusable: bool,
 }
 
 impl Share {
@@ -65,29 +69,37 @@ impl Share {
 impl Machine {
     /// [`Action::CatchUp`] has returned.
     pub fn caught_up(&mut self, now: Duration, outcome: Result<(), String>) {
-        self.is_calling = false;
+        self.working = None;
         match outcome {
             Ok(()) => {
                 self.share.fences = self.share.fences.max(self.share.catching);
-                if self.stage == Stage::CatchingUp && !self.is_fenced && !self.withdrawn {
-                    self.stage = Stage::Joining;
-                    self.share.serves = true;
-                    self.share.applying = Some(self.record().change);
-                    let saved = self.record().saved.clone();
-                    self.adopted = Some(saved.clone());
-                    self.apply(Action::Join { saved });
+                self.share.carried = Some(self.share.catching);
+                self.refused = None;
+                for peer in self.share.peers.values_mut().filter(|peer| peer.debt.has_lapsed()) {
+                    peer.is_inexcusable = true;
+                    peer.debt.look_again(now);
                 }
+                self.settle();
             }
-            Err(why) => self.failed(now, why),
+            Err(why) => self.work_failed(now, why),
         }
+    }
+
+    /// The monitors or the medium do not answer: it is tried again, while the object is read and written.
+    fn work_failed(&mut self, now: Duration, why: String) {
+        self.refused = Some(why);
+        self.work_pause = now.saturating_add(self.interval);
     }
 
     /// [`Action::Fence`] has returned.
     pub fn fenced_others(&mut self, now: Duration, outcome: Result<(), String>) {
-        self.is_calling = false;
+        self.working = None;
         match outcome {
-            Ok(()) => self.has_fenced(now),
-            Err(why) => self.failed(now, why),
+            Ok(()) => {
+                self.refused = None;
+                self.has_fenced(now);
+            }
+            Err(why) => self.work_failed(now, why),
         }
     }
 
@@ -102,7 +114,7 @@ impl Machine {
     }
 
     /// Shows fences that are complete.
-    fn complete(&self, now: Duration, record: &mut Record) {
+    pub(super) fn complete(&self, now: Duration, record: &mut Record) {
         let is_complete = |(_, fenced): &(&String, &Duration)| fenced.saturating_add(MAPS) <= now;
         let complete: Vec<_> =
             self.share.fenced.iter().filter(is_complete).map(|(client, _)| client.clone()).collect();
@@ -145,8 +157,9 @@ impl Machine {
 
     /// It is in the object, but has no access to the medium yet.
     pub(super) fn enlisted(&mut self, now: Duration) {
-        if let Some(Serving { applied, fences, .. }) = self.record().serving.get(&self.me.gateway) {
-            self.share = Share { applied: *applied, fences: *fences, ..std::mem::take(&mut self.share) };
+        if let Some(&Serving { applied, fences, .. }) = self.record().serving.get(&self.me.gateway) {
+            let share = std::mem::take(&mut self.share);
+            self.share = Share { applied, fences, carried: None, ..share };
             self.stage = Stage::CatchingUp;
             self.watch_anew(now);
             self.due = now.saturating_add(self.interval);
@@ -204,9 +217,13 @@ impl Machine {
                 self.is_stale = true;
                 self.next(now)
             }
-            Stage::CatchingUp if self.is_safe() => self.catch_up(),
-            Stage::Serving if self.share.applying.is_some() || change <= self.share.applied => None,
-            Stage::Serving if fences > self.share.fences => self.catch_up(),
+            Stage::CatchingUp if !self.is_safe() => None,
+            Stage::CatchingUp if self.share.carried == Some(fences) => self.join(),
+            Stage::CatchingUp => self.catch_up(now),
+            Stage::Serving if self.share.applying.is_some() || change <= self.share.applied => {
+                if self.record().is_waiting { self.fence(now) } else { None }
+            }
+            Stage::Serving if fences > self.share.fences => self.catch_up(now),
             Stage::Serving => {
                 self.share.applying = Some(change);
                 self.adopt();
@@ -215,6 +232,18 @@ impl Machine {
             }
             _ => None,
         }
+    }
+
+    /// It has caught up, and is safe: its home serves.
+    fn join(&mut self) -> Option<Action> {
+        let Record { change, saved, .. } = self.record();
+        let (change, saved) = (*change, saved.clone());
+        self.stage = Stage::Joining;
+        self.share.serves = true;
+        self.share.applying = Some(change);
+        self.adopted = Some(saved.clone());
+        self.apply(Action::Join { saved });
+        self.out.pop_front()
     }
 
     /// Whether no other gateway can have requests on their way of which initiators believe that they are over: it was
@@ -241,9 +270,35 @@ impl Machine {
         }
     }
 
-    fn catch_up(&mut self) -> Option<Action> {
+    fn catch_up(&mut self, now: Duration) -> Option<Action> {
+        let action = self.work(now, Action::CatchUp)?;
         self.share.catching = self.record().fences;
-        self.call(Action::CatchUp)
+        Some(action)
+    }
+
+    /// Whether all that this gateway sends carries every fence.
+    pub(super) fn carries_fences(&self) -> bool {
+        self.share.fences >= self.record().fences
+    }
+
+    /// As the active gateway: calls that it has to make.
+    pub(super) fn oversee(&mut self, now: Duration) -> Option<Action> {
+        if !self.is_stale && !self.carries_fences() {
+            return self.catch_up(now);
+        }
+        self.fence(now).or_else(|| self.examine_debtors(now))
+    }
+
+    /// As the active gateway, before it has others fenced that have yet to catch up with a fence: while the monitors do
+    /// not answer, none of them can.
+    fn examine_debtors(&mut self, now: Duration) -> Option<Action> {
+        let record = self.record();
+        let excusable = |(name, peer): (&String, &Peer)| {
+            let lags = record.serving.get(name).is_some_and(|one| one.fences < record.fences);
+            lags && peer.debt.has_lapsed() && !peer.is_inexcusable
+        };
+        let examines = !self.is_stale && self.share.peers.iter().any(excusable);
+        if examines { self.catch_up(now) } else { None }
     }
 
     /// The object was read. Whoever replaces it makes others that have read it do so again. So if another one is late
@@ -281,7 +336,8 @@ impl Machine {
         for (name, one) in &self.record().serving {
             let is_dead = self.share.peers.get(name).is_some_and(|peer| {
                 let owes = one.applied < self.record().change;
-                peer.beat.has_lapsed() || (owes && peer.debt.has_lapsed())
+                let is_excusable = one.fences < self.record().fences && !peer.is_inexcusable;
+                peer.beat.has_lapsed() || (owes && peer.debt.has_lapsed() && !is_excusable)
             });
             if is_dead && one.client != self.me.client {
                 record.shut_out(name);
@@ -298,9 +354,11 @@ impl Machine {
             let theirs = record.takeover_of(Some(name)).checked_div(BEATS).unwrap_or_default();
             let interval = self.interval.max(theirs);
             let beat = (one.client.clone(), one.beat);
-            let debt = (one.applied < record.change).then_some(one.applied);
-            let new = || Peer { beat: Watch::new(now, beat.clone()), debt: Watch::new(now, debt) };
-            let peer = share.peers.entry(name.clone()).or_insert_with(new);
+            let debt = (one.applied < record.change).then_some((one.applied, one.fences));
+            let watches = || (Watch::new(now, beat.clone()), Watch::new(now, debt));
+            let new = |(beat, debt)| Peer { beat, debt, is_inexcusable: false };
+            let peer = share.peers.entry(name.clone()).or_insert_with(|| new(watches()));
+            peer.is_inexcusable &= *peer.debt.sign() == debt;
             peer.beat.look(now, beat, interval);
             peer.debt.look(now, debt, interval);
         }
@@ -329,14 +387,15 @@ impl Machine {
     }
 
     /// Has the clients fenced that are to be.
-    pub(super) fn fence(&mut self) -> Option<Action> {
+    pub(super) fn fence(&mut self, now: Duration) -> Option<Action> {
         let is_new = |client: &&String| !self.share.fenced.contains_key(*client);
         let clients: Vec<String> = self.record().fence.iter().filter(is_new).cloned().collect();
         if self.is_stale || clients.is_empty() {
             return None;
         }
+        let action = self.work(now, Action::Fence { clients: clients.clone() })?;
         self.share.fencing = clients;
-        self.call(Action::Fence { clients: self.share.fencing.clone() })
+        Some(action)
     }
 
     /// The claim is confirmed: it no longer is one of those that serve, unless it has to remain in the object.
@@ -414,7 +473,7 @@ impl Machine {
             record.shut_out_client(&holder.client);
         }
         self.shut_out_dead(&mut record);
-        if record != *self.record() { self.replace(record) } else { self.fence() }
+        if record != *self.record() { self.replace(record) } else { self.fence(now) }
     }
 
     /// The role of a gateway that has not got, or does not keep, the claim.

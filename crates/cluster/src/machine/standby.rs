@@ -44,6 +44,9 @@ impl Machine {
             let wanted = self.wanted.map(|by| Next { gateway: me.gateway.clone(), by });
             record.next = wanted.or(other.cloned());
         }
+        if self.stage == Stage::Serving {
+            self.complete(now, &mut record);
+        }
         let is_new = record != before || is_retracted;
         self.enter(now, &mut record, is_new);
         (record != before || is_retracted).then_some(record)

@@ -31,6 +31,16 @@ impl<T: PartialEq> Watch<T> {
         }
     }
 
+    /// It gets the time of one more look.
+    pub(super) fn look_again(&mut self, now: Duration) {
+        (self.quiet, self.looked) = (BEATS_MISSED - 1, now);
+    }
+
+    /// What was seen last.
+    pub(super) fn sign(&self) -> &T {
+        &self.sign
+    }
+
     /// It is late, but not so late that it is considered dead.
     pub(super) fn is_late(&self) -> bool {
         self.quiet > 0 && !self.has_lapsed()

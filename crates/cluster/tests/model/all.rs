@@ -17,9 +17,11 @@ fn trouble(until: u64) -> impl FnMut(&mut World) {
             return;
         }
         let long = world.rng.u64(100..60_000);
-        match world.rng.u32(..6) {
+        match world.rng.u32(..8) {
             0 => world.kill(index, Some(long / 2)),
             1 => world.stick(long),
+            6 => world.deaf_until = world.now + long / 2,
+            7 => world.gateways[index].deaf_until = world.now + long,
             2 => world.gateways[index].machine.noticed(),
             3 => world.gateways[index].cut_until = world.now + long,
             _ => world.gateways[index].held_until = world.now + long,
@@ -158,6 +160,48 @@ fn one_that_dies_hangs_or_is_cut_off_is_fenced_in_time_and_the_others_serve_on()
         world.run(began + 90_000, |_| ());
         assert_eq!((world.found.clone(), world.shut_out.len()), (None, 1), "seed {seed}");
         assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+    }
+}
+
+/// The monitors elect a leader for longer than a gateway may show no sign of life.
+#[test]
+fn an_election_of_the_monitors_costs_no_gateway_that_is_alive_its_client() {
+    for seed in 0..42 {
+        let mut world = calm(seed);
+        let began = world.now;
+        let victim = world.rng.usize(..world.gateways.len());
+        let client = world.gateways[victim].client.clone();
+        world.kill(victim, None);
+        // When it begins somebody may have been fenced whom others have yet to catch up with.
+        let from = began + world.rng.u64(..2 * TAKEOVER);
+        world.run(from, |_| ());
+        world.deaf_until = world.now + world.rng.u64(TAKEOVER * 3 / 5..ELECTION);
+        world.run(world.deaf_until + 2 * TAKEOVER, |_| ());
+        assert_eq!(world.found, None, "seed {seed}");
+        let fenced: Vec<_> = world.shut_out.keys().collect();
+        assert_eq!(fenced, [&client], "seed {seed}");
+        assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+    }
+}
+
+/// The gateway that decides waits for a monitor that has died, and the others do not.
+#[test]
+fn one_that_hangs_is_fenced_in_time_by_whoever_reaches_the_monitors() {
+    for seed in 0..40 {
+        let mut world = World::with(Access::All, seed, 3 + seed as usize % 6, false, Mutant::None);
+        world.patience = PATIENCE;
+        world.run(20_000, |_| ());
+        let (began, holder) = (world.now, world.active()[0]);
+        let victim = (holder + 1) % world.gateways.len();
+        let client = world.gateways[victim].client.clone();
+        world.gateways[victim].held_until = began + 60_000;
+        world.gateways[holder].deaf_until = began + 30_000;
+        world.run(began + PATIENCE - SPREADS, |_| ());
+        assert!(world.shut_out.contains_key(&client), "seed {seed}: {:?}", world.roles());
+        world.run(began + 90_000, |_| ());
+        assert_eq!(world.found, None, "seed {seed}");
+        assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+        assert!(world.shut_out.len() < 3, "seed {seed}: {:?}", world.shut_out);
     }
 }
 

@@ -16,6 +16,8 @@ const TAKEOVER: u64 = 10_000;
 const BLOCKS: usize = 3;
 /// How long a call waits for a cluster that does not answer.
 const SILENCE: u64 = 3_000;
+/// How long it waits for the monitors.
+const ELECTION: u64 = 30_000;
 /// All servers have a map after this time.
 const SPREADS: u64 = 6_500;
 
@@ -47,6 +49,8 @@ enum Event {
     Turn,
     /// A call takes effect in the cluster.
     Effect(Action),
+    /// The monitors answer, or it waits for them no longer.
+    Late(Action),
     /// It returns.
     Return(Returned),
     /// The home takes the next request.
@@ -145,8 +149,9 @@ struct Gateway {
     is_alive: bool,
     /// It is paused or cut off until then: nothing leaves it and nothing reaches it.
     held_until: u64,
-    /// Until then it does not reach the cluster, although initiators reach it.
+    /// Until then it does not reach the cluster, although initiators reach it; or not its monitor.
     cut_until: u64,
+    deaf_until: u64,
     /// Its home decides; it has access to the medium.
     is_active: bool,
     serves: bool,
@@ -197,6 +202,8 @@ struct World {
     order: u64,
     gateways: Vec<Gateway>,
     slow: bool,
+    /// The monitors elect a leader until then.
+    deaf_until: u64,
     object: Option<(u64, Record)>,
     lock: Option<String>,
     /// The monitors' map, and since which map clients are fenced.
@@ -250,6 +257,7 @@ impl World {
             order: 0,
             gateways: Vec::new(),
             slow,
+            deaf_until: 0,
             object: None,
             lock: None,
             map: 1,
@@ -303,6 +311,7 @@ impl World {
             is_alive: true,
             held_until: 0,
             cut_until: 0,
+            deaf_until: 0,
             is_active: false,
             serves: false,
             epoch: 0,
@@ -354,7 +363,7 @@ impl World {
             self.now = at;
             let (index, life, event) = self.events.remove(&order).expect("it is queued");
             let gateway = &self.gateways[index];
-            let in_cluster = matches!(event, Event::Effect(_) | Event::Arrive(_));
+            let in_cluster = matches!(event, Event::Effect(_) | Event::Late(_) | Event::Arrive(_));
             let is_gone = life != gateway.life || (!gateway.is_alive && !matches!(event, Event::Start));
             if is_gone && !in_cluster {
                 continue;
@@ -377,7 +386,14 @@ impl World {
             Event::Effect(action) if self.gateways[index].cut_until > self.now => {
                 self.post(index, SILENCE, Event::Return(Returned::Cut(action)));
             }
-            Event::Effect(action) => self.effect(index, action),
+            Event::Effect(action) => match self.is_deaf(index, &action) {
+                0 => self.effect(index, action),
+                wait => self.post(index, wait.min(ELECTION), Event::Late(action)),
+            },
+            Event::Late(action) => match self.is_deaf(index, &action) {
+                0 => self.effect(index, action),
+                _ => self.post(index, 0, Event::Return(Returned::Cut(action))),
+            },
             Event::Return(returned) => {
                 self.returned(index, returned);
                 self.turn(index);

@@ -3,6 +3,13 @@
 use super::*;
 
 impl World {
+    /// How long the monitors have yet to answer a call of this gateway, which waits for that.
+    pub(super) fn is_deaf(&self, index: usize, action: &Action) -> u64 {
+        let asks = matches!(action, Action::Promote { .. } | Action::CatchUp | Action::Fence { .. });
+        let until = self.deaf_until.max(self.gateways[index].deaf_until);
+        if asks { until.saturating_sub(self.now) } else { 0 }
+    }
+
     pub(super) fn effect(&mut self, index: usize, action: Action) {
         let client = self.gateways[index].client.clone();
         let returned = match action {

@@ -13,8 +13,10 @@ fn trouble(until: u64) -> impl FnMut(&mut World) {
             return;
         }
         let long = world.rng.u64(100..60_000);
-        match world.rng.u32(..6) {
+        match world.rng.u32(..8) {
             0 => world.kill(index, Some(long / 2)),
+            6 => world.deaf_until = world.now + long / 2,
+            7 => world.gateways[index].deaf_until = world.now + long,
             1 => {
                 let by = if world.rng.bool() { By::Person } else { By::Initiator };
                 world.gateways[index].machine.want(by);
@@ -101,6 +103,22 @@ fn another_is_active_in_time_when_the_one_that_was_dies_hangs_or_is_cut_off() {
         world.run(fault_at + 90_000, |_| ());
         assert_eq!((world.found.clone(), world.active(), world.claims), (None, others, 2), "seed {seed}");
         assert!(seed % 2 == 0 || world.gateways[victim].clients == 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn an_election_of_the_monitors_does_not_have_one_after_the_other_claim_the_unit() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 3 + seed as usize % 6, false, Mutant::None);
+        world.run(20_000, |_| ());
+        let victim = world.active()[0];
+        let client = world.gateways[victim].client.clone();
+        world.kill(victim, None);
+        world.deaf_until = world.now + 3 * TAKEOVER / 2;
+        world.run(world.deaf_until + TAKEOVER / 2, |_| ());
+        let fenced: Vec<_> = world.shut_out.keys().collect();
+        assert_eq!((world.found.clone(), fenced), (None, vec![&client]), "seed {seed}");
+        assert_eq!((world.claims, world.active().len()), (2, 1), "seed {seed}");
     }
 }
 

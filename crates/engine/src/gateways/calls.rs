@@ -7,7 +7,8 @@ use std::sync::{Arc, mpsc};
 use store::lane::Failover;
 use store::rados::{Notification, Pool, PoolError, Watch};
 
-/// A call that takes its time. The gateway does nothing else meanwhile.
+/// A call that takes its time. Those that concern the object keep the gateway from anything else meanwhile; during the
+/// others it goes on to read and write the object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
     /// Read the object, and watch it.
@@ -60,28 +61,15 @@ pub enum Answer {
     Reopened(Result<String, String>),
 }
 
-/// Makes calls, one at a time.
-pub(super) struct Calls {
-    pub(super) object: String,
-    pub(super) place: RbdImage,
-    /// The channel to the unit's thread.
-    pub(super) inbox: mpsc::Sender<GatewayEvent>,
-    pub(super) pool: Option<Arc<Pool>>,
-    pub(super) watch: Option<Watch>,
-    /// The last one sent, if any.
-    pub(super) notification: Option<Notification>,
-}
+impl Call {
+    /// Whether it is for the unit's object, and does not concern the image and the monitors.
+    pub fn is_of_object(&self) -> bool {
+        matches!(self, Call::Read | Call::Replace { .. } | Call::Notify)
+    }
 
-impl Calls {
-    pub(super) fn make(&mut self, store: &dyn Failover, call: Call) -> Answer {
-        match call {
-            Call::Read => Answer::Read(self.read()),
-            Call::Replace { expected, bytes } => Answer::Replaced(self.replace(expected, &bytes)),
-            Call::Notify => {
-                // If it is not sent, they find out at their own pace.
-                self.notification = self.pool.as_ref().and_then(|pool| pool.notify(&self.object));
-                Answer::Notified
-            }
+    /// Makes a call that concerns the image.
+    fn of_image(self, store: &dyn Failover) -> Answer {
+        match self {
             Call::Promote { fence } => Answer::Promoted(store.promote(&fence)),
             Call::CatchUp => Answer::CaughtUp(store.catch_up()),
             Call::Fence { clients } => Answer::Fenced(store.fence(&clients)),
@@ -90,6 +78,75 @@ impl Calls {
                 let client = || store.client().ok_or_else(|| "it has no client".to_owned());
                 Answer::Reopened(store.reopen().and_then(|()| client()))
             }
+            Call::Read | Call::Replace { .. } | Call::Notify => unreachable!("the image is not concerned"),
+        }
+    }
+
+    /// Its answer if it could not be made.
+    fn failed(&self, why: String) -> Answer {
+        match self {
+            Call::Promote { .. } => Answer::Promoted(Err(why)),
+            Call::CatchUp => Answer::CaughtUp(Err(why)),
+            Call::Fence { .. } => Answer::Fenced(Err(why)),
+            Call::Demote => Answer::Demoted(Err(why)),
+            Call::Reopen => Answer::Reopened(Err(why)),
+            Call::Read => Answer::Read(Err(why)),
+            Call::Replace { .. } => Answer::Replaced(Err(ReplaceError::Failed(why))),
+            Call::Notify => Answer::Notified,
+        }
+    }
+}
+
+/// Makes calls: at any time one that concerns the object, and one that concerns the image.
+pub(super) struct Calls {
+    object: String,
+    place: RbdImage,
+    /// The channel to the unit's thread.
+    inbox: mpsc::Sender<GatewayEvent>,
+    pool: Option<Arc<Pool>>,
+    watch: Option<Watch>,
+    /// The last one sent, if any.
+    notification: Option<Notification>,
+    /// The answers to what was begun.
+    done: mpsc::Sender<Answer>,
+    answers: mpsc::Receiver<Answer>,
+}
+
+impl Calls {
+    pub(super) fn new(object: String, place: RbdImage, inbox: mpsc::Sender<GatewayEvent>) -> Calls {
+        let (done, answers) = mpsc::channel();
+        Calls { object, place, inbox, pool: None, watch: None, notification: None, done, answers }
+    }
+
+    /// Begins one that concerns the image.
+    pub(super) fn begin(&self, store: Arc<dyn Failover>, call: Call) {
+        let (done, inbox) = (self.done.clone(), self.inbox.clone());
+        let failed = call.clone();
+        let work = move || {
+            // The unit's thread may have ended.
+            let _ = done.send(call.of_image(&*store));
+            let _ = inbox.send(GatewayEvent::CallEnded);
+        };
+        if let Err(error) = std::thread::Builder::new().name("gateway-call".into()).spawn(work) {
+            let _ = self.done.send(failed.failed(format!("a thread: {error}")));
+        }
+    }
+
+    /// The answer to one of those, if it has ended.
+    pub(super) fn ended(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+
+    pub(super) fn make(&mut self, call: Call) -> Answer {
+        match call {
+            Call::Read => Answer::Read(self.read()),
+            Call::Replace { expected, bytes } => Answer::Replaced(self.replace(expected, &bytes)),
+            Call::Notify => {
+                // If it is not sent, they find out at their own pace.
+                self.notification = self.pool.as_ref().and_then(|pool| pool.notify(&self.object));
+                Answer::Notified
+            }
+            _ => unreachable!("it is begun, and not waited for"),
         }
     }
 

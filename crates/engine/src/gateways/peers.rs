@@ -15,7 +15,7 @@ pub(super) fn concerns_others(before: &Record, after: &Record) -> bool {
     let accesses = |record: &Record| {
         let serving = record.serving.iter();
         let serving = serving.map(|(name, one)| (name.clone(), one.client.clone(), one.applied, one.fences));
-        (record.change, record.fences, record.fence.clone(), serving.collect::<Vec<_>>())
+        (record.change, record.fences, record.fence.clone(), record.is_waiting, serving.collect::<Vec<_>>())
     };
     let is_known = before.next == after.next
         && before.saved == after.saved

@@ -52,6 +52,7 @@ struct Forwarding {
     object: (u64, Record),
     mailbox: reactor::mailbox::Mailbox<Message>,
     origin: Origin,
+    now: Duration,
 }
 
 impl Forwarding {
@@ -80,12 +81,12 @@ impl Forwarding {
         let active = Some(cluster::Holder { gateway: "b".into(), client: "b".into() });
         let who = Waiter::Task(crate::slots::Slots::with_capacity(1).insert(()));
         let object = (1, Record { epoch: 1, active, ..Record::default() });
-        Forwarding { gateway, object, mailbox, origin: Origin { core: 0, who } }
+        Forwarding { gateway, object, mailbox, origin: Origin { core: 0, who }, now: Duration::ZERO }
     }
 
     /// Makes its calls until it has none.
     fn run(&mut self) {
-        while let Step::Call(call) = self.gateway.next(Duration::ZERO) {
+        while let Step::Call(call) = self.gateway.next(self.now) {
             let answer = match call {
                 Call::Read => Answer::Read(Ok(Some((self.object.0, self.object.1.encode())))),
                 Call::Replace { bytes, .. } => {
@@ -94,12 +95,12 @@ impl Forwarding {
                 }
                 _ => Answer::Notified,
             };
-            self.gateway.answered(Duration::ZERO, answer);
+            self.gateway.answered(self.now, answer);
         }
     }
 
     fn happened(&mut self, event: GatewayEvent) {
-        self.gateway.happened(Duration::ZERO, event);
+        self.gateway.happened(self.now, event);
     }
 
     /// The messages that it has sent to the unit's core.
@@ -359,12 +360,102 @@ fn fencing_and_catching_up_are_calls_to_the_image_and_what_was_fenced_is_shown()
         rig.gateway.answered(Duration::ZERO, Answer::Fenced(outcome));
         assert_eq!(rig.gateway.shut_out.len(), shown);
     }
-    let (object, inbox) = (String::new(), rig.gateway.handle.inbox());
-    let place = rig.gateway.cluster.place.clone();
-    let mut calls = Calls { object, place, inbox, pool: None, watch: None, notification: None };
-    assert_eq!(calls.make(&Shared::default(), Call::CatchUp), Answer::CaughtUp(Err("catch up".into())));
-    let answer = Answer::Fenced(Err("fence 192.0.2.1:0/7".into()));
-    assert_eq!(calls.make(&Shared::default(), fence), answer);
+    let (inbox, events) = mpsc::channel();
+    let calls = Calls::new(String::new(), rig.gateway.cluster.place.clone(), inbox);
+    let made = |call: Call| {
+        calls.begin(Arc::new(Shared::default()), call);
+        assert!(matches!(events.recv(), Ok(GatewayEvent::CallEnded)));
+        calls.ended()
+    };
+    assert_eq!(made(Call::CatchUp), Some(Answer::CaughtUp(Err("catch up".into()))));
+    assert_eq!(made(fence), Some(Answer::Fenced(Err("fence 192.0.2.1:0/7".into()))));
+}
+
+#[test]
+fn a_gateway_shows_that_it_is_alive_while_the_monitors_do_not_answer() {
+    let mut rig = Forwarding::new();
+    rig.object.1.active = None;
+    rig.run();
+    rig.happened(GatewayEvent::Applied(true));
+    rig.run();
+    assert!(matches!(rig.gateway.next(rig.now), Step::Wait(_)), "its call was begun");
+    let (epoch, beat) = (rig.object.1.epoch, rig.object.1.beat);
+    assert_eq!(rig.object.1.active.as_ref().map(|holder| &*holder.gateway), Some("a"));
+    rig.now += Duration::from_secs(3);
+    rig.run();
+    assert_eq!(rig.object.1.epoch, epoch);
+    assert_ne!(rig.object.1.beat, beat);
+    rig.gateway.answered(rig.now, Answer::Promoted(Ok(())));
+    rig.run();
+    rig.happened(GatewayEvent::Applied(true));
+    rig.run();
+    assert_eq!(rig.gateway.machine.as_ref().map(|machine| machine.status().role), Some(Role::Active));
+}
+
+/// An image whose cluster's monitors do not answer.
+struct Hangs(std::sync::Mutex<mpsc::Receiver<()>>);
+
+impl Store for Hangs {
+    fn traits(&self) -> Traits {
+        Traits::NONE
+    }
+
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        Ok(None)
+    }
+
+    fn describe(&self) -> String {
+        "hangs".into()
+    }
+}
+
+impl Failover for Hangs {
+    fn client(&self) -> Option<String> {
+        None
+    }
+
+    fn promote(&self, _fence: &[String]) -> Result<(), String> {
+        self.0.lock().expect("it is whole").recv().map_err(|error| error.to_string())
+    }
+
+    fn catch_up(&self) -> Result<(), String> {
+        self.promote(&[])
+    }
+
+    fn fence(&self, clients: &[String]) -> Result<(), String> {
+        self.promote(clients)
+    }
+
+    fn is_stuck(&self) -> bool {
+        false
+    }
+
+    fn abandon(&self) {}
+
+    fn demote(&self) -> Result<(), String> {
+        self.promote(&[])
+    }
+
+    fn is_fenced(&self) -> bool {
+        false
+    }
+
+    fn reopen(&self) -> Result<(), String> {
+        self.promote(&[])
+    }
+}
+
+#[test]
+fn a_call_that_concerns_the_image_keeps_the_thread_from_nothing() {
+    let rig = Forwarding::new();
+    let (release, hangs) = mpsc::channel();
+    let (inbox, events) = mpsc::channel();
+    let calls = Calls::new(String::new(), rig.gateway.cluster.place.clone(), inbox);
+    calls.begin(Arc::new(Hangs(hangs.into())), Call::Promote { fence: Vec::new() });
+    assert_eq!(calls.ended(), None);
+    release.send(()).expect("it waits for that");
+    assert!(matches!(events.recv(), Ok(GatewayEvent::CallEnded)));
+    assert_eq!(calls.ended(), Some(Answer::Promoted(Ok(()))));
 }
 
 #[test]

@@ -147,7 +147,7 @@ impl Scene {
         }
         let text = format!("gateway {member}: {:?} ends: {outcome:?}", change.kind);
         let answer = change.kind.answer(outcome, one.image.now());
-        if one.waits == Some(change.number) {
+        if one.works == Some(change.number) {
             self.answer(member, answer);
         }
         self.note(&[20, member as u64], || text);

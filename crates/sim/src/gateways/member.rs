@@ -57,8 +57,9 @@ pub(super) struct Member {
     pub(super) paused_until: Time,
     /// The cluster does not reach it before this.
     pub(super) cut_until: Time,
-    /// The call that its gateway waits for.
+    /// The call that its gateway waits for, and that during which it goes on.
     pub(super) waits: Option<u64>,
+    pub(super) works: Option<u64>,
     pub(super) change: Option<Change>,
     pub(super) is_watching: bool,
     /// How often its gateway has looked again at once.
@@ -101,6 +102,7 @@ impl Member {
             paused_until: Time(0),
             cut_until: Time(0),
             waits: None,
+            works: None,
             change: None,
             is_watching: false,
             spins: 0,
@@ -187,13 +189,15 @@ impl Member {
             net.wake(self.gateway(), net.now);
         }
         self.daemon = Some(daemon);
-        (self.course, self.waits, self.change, self.is_watching) = (Course::Serves, None, None, false);
+        (self.course, self.change, self.is_watching) = (Course::Serves, None, false);
+        (self.waits, self.works) = (None, None);
     }
 
     /// Its process is no more.
     pub(super) fn is_gone(&mut self, net: &Shared) {
         self.life += 1;
-        (self.daemon, self.waits, self.change) = (None, None, None);
+        (self.daemon, self.change) = (None, None);
+        (self.waits, self.works) = (None, None);
         (self.reload, self.door) = (None, None);
         let net = &mut *net.borrow_mut();
         self.clients.iter_mut().for_each(|(_, died)| _ = died.get_or_insert(net.now));
@@ -227,7 +231,7 @@ impl Member {
         let reading = daemon.cores.gateway_reading(0);
         let role = reading.as_ref().map_or("not there yet", |reading| reading.role);
         let fault = reading.and_then(|reading| reading.fault).unwrap_or_default();
-        let (number, waits, course) = (self.number, self.waits, self.course);
+        let (number, waits, course) = (self.number, (self.waits, self.works), self.course);
         format!("gateway {number} is {role} {fault}, waits for {waits:?}, {course:?}\n{}", daemon.status())
     }
 

@@ -87,7 +87,9 @@ impl Scene {
             one.paused_until <= now
                 && one.cut_until <= now
                 && one.course != Course::Withdraws
-                && daemon.is_none_or(|daemon| one.waits.is_none() && !daemon.cores.gateway_is_called(0))
+                && daemon.is_none_or(|daemon| {
+                    one.waits.is_none() && one.works.is_none() && !daemon.cores.gateway_is_called(0)
+                })
         });
         let mut reservations = self.reservations.borrow_mut();
         let unit = &mut reservations[0];
