@@ -5,6 +5,7 @@
 //! fenced, and after it has since written the object once more under the same claim. Time only decides when a
 //! holder is considered dead.
 
+mod awaits;
 mod holder;
 mod requests;
 mod serving;
@@ -13,6 +14,7 @@ mod watch;
 
 use crate::action::{Access, Action, Me, ReplaceError, Role, Status};
 use crate::record::{By, Holder, Port, Record};
+use awaits::Await;
 use requests::Ask;
 use serving::Share;
 use std::collections::{BTreeMap, VecDeque};
@@ -58,8 +60,8 @@ struct Save {
     state: Vec<u8>,
     /// The reply to the request being executed, if this state results from it.
     outcome: Option<Vec<u8>>,
-    /// The object has it, and others have yet to apply it.
-    is_written: bool,
+    /// The object has it, and others have yet to apply it: those to wait for.
+    written: Option<Await>,
 }
 
 /// A request of another gateway that the home is executing.
@@ -329,7 +331,7 @@ impl Machine {
         let Some(record) = written else { return };
         let (save, applied) = self.carries;
         if save && let Some(save) = &mut self.save {
-            save.is_written = true;
+            save.written = Some(Await::new(&record));
         }
         if applied {
             self.executing = None;
@@ -354,6 +356,7 @@ impl Machine {
                     Access::One => self.activate(),
                     Access::All => {
                         self.stage = Stage::Settling;
+                        self.share.inherited = Await::new(self.record());
                         self.has_fenced(now);
                     }
                 }
@@ -385,15 +388,19 @@ impl Machine {
 
     /// The state to be saved survives this gateway, and is in force at all others.
     fn settle(&mut self) {
-        let is_settled = self.access == Access::One || (self.is_holder() && self.is_settled());
-        if is_settled && self.save.take_if(|save| save.is_written).is_some() {
+        let is_one = self.access == Access::One;
+        let may_be = is_one || (self.is_holder() && self.carries_fences());
+        let record = self.seen.as_ref().map(|seen| &seen.record);
+        let is_settled = |awaited: &Await| is_one || record.is_some_and(|record| awaited.is_over(record));
+        if may_be && self.save.take_if(|save| save.written.as_ref().is_some_and(is_settled)).is_some() {
             self.out.push_back(Action::Saved(true));
         }
     }
 
-    /// Whether everything is in force at all that serve, and nobody else can affect the medium.
+    /// Whether what earlier holders have decided is in force at all that serve, and whoever lacks it cannot affect the
+    /// medium.
     fn is_settled(&self) -> bool {
-        self.record().is_settled() && self.carries_fences()
+        self.share.inherited.is_over(self.record()) && self.carries_fences()
     }
 
     /// [`Action::Promote`] has returned.
@@ -483,7 +490,7 @@ impl Machine {
     /// result of the request that it executes for another one. [`Action::Saved`] answers.
     pub fn save(&mut self, state: Vec<u8>, outcome: Option<Vec<u8>>) {
         if self.stage.is_holder() {
-            self.save = Some(Save { state, outcome, is_written: false });
+            self.save = Some(Save { state, outcome, written: None });
         } else {
             self.out.push_back(Action::Saved(false));
         }
@@ -621,7 +628,10 @@ impl Machine {
         let theirs = record.takeover_of(holder).checked_div(BEATS).unwrap_or_default();
         let sign = (record.epoch, record.beat, record.active.is_some());
         let watch = match self.seen.take() {
-            Some(Seen { mut watch, .. }) => {
+            Some(Seen { mut watch, record: before, .. }) => {
+                self.share.inherited.look(&before, &record);
+                let awaited = self.save.as_mut().and_then(|save| save.written.as_mut());
+                awaited.into_iter().for_each(|awaited| awaited.look(&before, &record));
                 watch.look(now, sign, self.interval.max(theirs));
                 watch
             }

@@ -279,11 +279,6 @@ impl Record {
         }
     }
 
-    /// Whether all that serve have applied everything, and nobody else can affect the medium.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.fence.is_empty() && self.serving.values().all(|one| one.applied >= self.change)
-    }
-
     /// Whether it contains a request of a gateway, or the reply to it.
     pub(crate) fn has(&self, gateway: &str, id: u64) -> bool {
         self.requests.get(gateway).is_some_and(|request| request.id == id) || self.has_reply(gateway, id)

@@ -34,7 +34,7 @@ impl Machine {
         let is_applied = self.executing.as_ref().is_some_and(|executing| executing.applied.is_some());
         let Me { gateway, ports, .. } = &self.me;
         let is_new = self.record().gateways.get(gateway) != Some(ports) && self.clash().is_none();
-        let saves = self.save.as_ref().is_some_and(|save| !save.is_written);
+        let saves = self.save.as_ref().is_some_and(|save| save.written.is_none());
         let waits = self.has_waited(now);
         let is_news = waits != self.record().is_waiting;
         let is_due = self.is_stale || saves || is_applied || refuses || is_new || is_news || now >= self.due;
@@ -110,7 +110,7 @@ impl Machine {
         }
         record.beat = record.beat.wrapping_add(1);
         let (mut saved, mut applied) = (false, false);
-        if let Some(save) = self.save.as_ref().filter(|save| !save.is_written) {
+        if let Some(save) = self.save.as_ref().filter(|save| save.written.is_none()) {
             let is_new = self.access == Access::All && record.saved != save.state;
             record.change = record.change.saturating_add(u64::from(is_new));
             record.saved.clone_from(&save.state);

@@ -4,11 +4,12 @@
 //! nothing that it has sent there can take effect any more: it has ended, or the gateway's client is fenced, and all
 //! others have caught up with that. A change of state is complete when it is in force at all that are in the object.
 
+use super::awaits::Await;
 use super::watch::Watch;
 use super::{BEATS, Machine, Stage};
 use crate::action::{Access, Action, Role};
 use crate::record::{Record, Serving};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// By then every OSD has the map with a fence: they exchange maps with their heartbeats, at most six seconds apart.
@@ -46,6 +47,12 @@ pub(super) struct Share {
     gone: Option<u64>,
     /// The object has shown that this client is to be fenced.
     pub(super) was_to_be_fenced: bool,
+    /// As the holder: what earlier ones have decided.
+    pub(super) inherited: Await,
+    /// When the object was last seen.
+    looked: Option<Duration>,
+    /// Before it serves: clients whose gateways have yet to show that they are alive, or to be fenced.
+    doubtful: BTreeSet<String>,
     /// What is being written removes this gateway from the object, with nothing on its way.
     retires: bool,
 }
@@ -250,22 +257,14 @@ impl Machine {
     /// alive a moment ago, or is fenced. If this one serves already, it had them fenced in time.
     pub(super) fn is_safe(&self) -> bool {
         let record = self.record();
-        let is_other = |client: &String| *client != self.me.client;
-        let is_alive = |name: &String| self.share.peers.get(name).is_some_and(|peer| peer.beat.has_changed());
-        let mut serving = record.serving.iter().filter(|(_, one)| is_other(&one.client));
-        let holder = record.active.as_ref().is_none_or(|holder| {
-            !is_other(&holder.client) || self.share.holder.as_ref().is_some_and(|watch| watch.has_changed())
-        });
-        let is_stuck = record.stuck.iter().any(is_other);
-        let all = holder && !is_stuck && record.fence.is_empty() && serving.all(|(name, _)| is_alive(name));
-        self.share.serves || all
+        let is_stuck = record.stuck.iter().any(|client| *client != self.me.client);
+        self.share.serves || (self.share.doubtful.is_empty() && !is_stuck)
     }
 
     /// It is about to serve, or decide: nothing is known of the others.
     pub(super) fn watch_anew(&mut self, now: Duration) {
         if !self.share.serves {
-            self.share.peers.clear();
-            self.share.holder = None;
+            self.share.looked = None;
             self.look_at_peers(now);
         }
     }
@@ -349,6 +348,16 @@ impl Machine {
     pub(super) fn look_at_peers(&mut self, now: Duration) {
         let Some(seen) = &self.seen else { return };
         let (share, record) = (&mut self.share, &seen.record);
+        let was_blind = share.looked.replace(now).is_none_or(|looked| {
+            // Nobody may have been able to fence another one.
+            now.saturating_sub(looked) > self.interval.saturating_mul(2)
+        });
+        if !share.serves && was_blind {
+            share.peers.clear();
+            share.holder = None;
+            share.doubtful =
+                record.clients().into_iter().filter(|client| *client != self.me.client).collect();
+        }
         share.peers.retain(|name, _| record.serving.contains_key(name));
         for (name, one) in &record.serving {
             let theirs = record.takeover_of(Some(name)).checked_div(BEATS).unwrap_or_default();
@@ -365,6 +374,22 @@ impl Machine {
         let sign = (record.epoch, record.beat);
         share.holder.get_or_insert_with(|| Watch::new(now, sign)).look(now, sign, self.interval);
         share.fenced.retain(|client, _| record.fence.contains(client));
+        if !share.doubtful.is_empty() {
+            let known = record.clients();
+            let serves = record.serving.iter();
+            let alive = serves
+                .filter(|(name, _)| share.peers.get(*name).is_some_and(|peer| peer.beat.has_changed()))
+                .map(|(_, one)| &one.client)
+                .chain(
+                    record
+                        .active
+                        .iter()
+                        .map(|holder| &holder.client)
+                        .filter(|_| share.holder.as_ref().is_some_and(|watch| watch.has_changed())),
+                );
+            let alive: Vec<&String> = alive.collect();
+            share.doubtful.retain(|client| known.contains(client) && !alive.contains(&client));
+        }
     }
 
     /// As the active gateway: has those fenced that are dead, and shows what is complete. True: it has.
@@ -372,7 +397,7 @@ impl Machine {
         let (waiting, fences, stuck) = (record.fence.len(), record.fences, record.stuck.len());
         record.set_stuck(&self.me.client, self.share.is_stuck);
         let mut has_applied = false;
-        if self.stage == Stage::Active && record.is_settled() {
+        if self.stage == Stage::Active {
             // What earlier holders have decided is in force everywhere by now.
             let own = self.executing.as_ref().map(|executing| (&executing.gateway, executing.id));
             let open = record

@@ -205,6 +205,43 @@ fn one_that_hangs_is_fenced_in_time_by_whoever_reaches_the_monitors() {
     }
 }
 
+/// A gateway that starts and crashes again and again.
+fn crashes_again(victim: usize) -> impl FnMut(&mut World) {
+    let mut next = 0;
+    move |world| {
+        if world.now >= next && world.gateways[victim].is_alive {
+            let (dead, lives) = (world.rng.u64(100..3_000), world.rng.u64(100..4_000));
+            next = world.now + dead + lives;
+            world.kill(victim, Some(dead));
+        }
+    }
+}
+
+#[test]
+fn one_that_crashes_again_and_again_starves_neither_changes_nor_others_that_start() {
+    for seed in 0..30 {
+        let mut world = World::with(Access::All, seed, 3 + seed as usize % 6, false, Mutant::None);
+        world.run(20_000, |_| ());
+        let victim = (world.active()[0] + 1) % world.gateways.len();
+        let started = (victim + 1 + world.rng.usize(..world.gateways.len() - 1)) % world.gateways.len();
+        let mut faults = crashes_again(victim);
+        world.run(world.now + 2 * TAKEOVER, &mut faults);
+        world.kill(started, Some(1_000));
+        let until = world.now + 4 * TAKEOVER;
+        world.run(until, &mut faults);
+        assert_eq!(world.found, None, "seed {seed}");
+        let serve = |index: usize| world.gateways[index].serves || index == victim;
+        assert!((0..world.gateways.len()).all(serve), "seed {seed}: {:?}", world.roles());
+        for _ in 0..6 {
+            let acked = world.acked;
+            world.run(world.now + 2 * TAKEOVER, &mut faults);
+            assert!(world.acked > acked, "seed {seed} at {}: {:?}", world.now, world.object);
+        }
+        assert_eq!(world.found, None, "seed {seed}");
+        assert!(world.shut_out.len() > 20, "seed {seed}: {:?}", world.shut_out);
+    }
+}
+
 #[test]
 fn two_that_hang_at_once_are_fenced_in_time() {
     for seed in 0..40 {
