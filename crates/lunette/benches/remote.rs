@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 const ROUNDS: usize = 5;
 const SECONDS: &str = "3";
-const BYTES: u64 = 192 << 20;
+const BYTES: u64 = 160 << 20;
 const PATTERNS: [&str; 2] = ["randread", "randwrite"];
 /// Relative to fio's engine on the same machine, and to tgt-rbd.
 const FIO_MIN: f64 = 0.9;
@@ -55,17 +55,26 @@ fn images(directory: &TempDir) -> bool {
     // As with the daemon, whatever else is configured for librbd.
     let text = fs::read_to_string(&conf).expect("its configuration") + "[client]\nrbd cache = false\n";
     fs::write(&conf, text).expect("written");
-    for image in ["local", "a", "b", "tgt"] {
-        ceph.create(image, BYTES);
+    let size = format!("{BYTES}B");
+    ceph.rbd(&["create", "--size", &size, "--image-feature", "layering", &format!("{POOL}/shared")]);
+    ["local", "a", "b", "tgt"].iter().for_each(|image| ceph.create(image, BYTES));
+    for image in ["local", "a", "b", "tgt", "shared"] {
         fill(&["--ioengine=rbd", "--clientname=admin", &pool(), &format!("--rbdname={image}")], &conf);
     }
-    let [one, other] = [("a", 1), ("b", 2)].map(|(name, group)| gateway(&conf, directory, name, group));
-    let urls = [&one, &other].map(|gateway| gateway.lun(0).to_string());
+    let [one, other] =
+        [("a", 1), ("b", 2)].map(|(name, group)| gateway(&conf, directory, name, group, (name, "one")));
+    let both =
+        [("c", 3), ("d", 4)].map(|(name, group)| gateway(&conf, directory, name, group, ("shared", "all")));
+    let [urls, shared] = [[&one, &other], [&both[0], &both[1]]]
+        .map(|gateways| gateways.map(|gateway| gateway.lun(0).to_string()));
+    let (shared, of_both) = ([&*shared[0], &shared[1]], both.each_ref().map(Daemon::pid));
     let tgt = Tgt::start(directory, &conf);
     let fio = ["--ioengine=rbd", "--clientname=admin", &pool(), "--rbdname=local"];
+    let two = ["--rbdname=shared", "--numjobs=2", "--group_reporting"];
+    let two = [&fio[..3], &two].concat();
     let local = format!("rbd:{POOL}/local,conf={conf}");
-    let ways: [Way<'_>; 5] = [
-        ("fio's rbd engine", Box::new(|pattern| by_fio(pattern, &fio, &conf))),
+    let ways: [Way<'_>; 9] = [
+        ("fio's rbd engine", Box::new(|pattern| by_fio(pattern, &fio, "32", &conf))),
         ("our load, without a target", Box::new(|pattern| by_us(pattern, &[&local], "32", &[]))),
         ("one gateway", Box::new(|pattern| by_us(pattern, &[&urls[0]], "32", &[one.pid()]))),
         (
@@ -73,11 +82,21 @@ fn images(directory: &TempDir) -> bool {
             Box::new(|pattern| by_us(pattern, &[&urls[0], &urls[1]], "16", &[one.pid(), other.pid()])),
         ),
         ("tgt-rbd", Box::new(|pattern| by_us(pattern, &[&tgt.url], "32", &[tgt.child.id()]))),
+        ("fio, two processes, 16 each", Box::new(|pattern| by_fio(pattern, &two, "16", &conf))),
+        ("fio, two processes, 32 each", Box::new(|pattern| by_fio(pattern, &two, "32", &conf))),
+        ("two gateways of an image, 16 each", Box::new(|pattern| by_us(pattern, &shared, "16", &of_both))),
+        ("two gateways of an image, 32 each", Box::new(|pattern| by_us(pattern, &shared, "32", &of_both))),
     ];
     let are_reached = PATTERNS.map(|pattern| {
         let samples = measure(pattern, &ways);
         let gateway = ratio(&samples[2], &samples[4]);
         println!("{pattern}: one gateway: {gateway:.2} of tgt-rbd");
+        for (of, name) in [(7, "16"), (8, "32")] {
+            let (one, fio) = (ratio(&samples[of], &samples[2]), ratio(&samples[of], &samples[of - 2]));
+            println!(
+                "{pattern}: two gateways of an image, {name} each: {one:.2} of one gateway, {fio:.2} of two fio"
+            );
+        }
         ratio(&samples[2], &samples[0]) >= FIO_MIN && gateway >= TGT_MIN
     });
     are_reached == [true; 2]
@@ -97,7 +116,7 @@ fn exports(directory: &TempDir) -> bool {
     let single = Daemon::serve(["--lun", &format!("{url}&connections=1")]);
     let lun_by_one = single.lun(0).to_string();
     let ways: [Way<'_>; 5] = [
-        ("fio's nbd engine", Box::new(|pattern| by_fio(pattern, &fio, ""))),
+        ("fio's nbd engine", Box::new(|pattern| by_fio(pattern, &fio, "32", ""))),
         ("our load, without a target", Box::new(|pattern| by_us(pattern, &[&url], "32", &[]))),
         ("the daemon", Box::new(|pattern| by_us(pattern, &[&lun], "32", &[daemon.pid()]))),
         (
@@ -162,9 +181,9 @@ fn fill(engine: &[&str], conf: &str) {
     must(fio(engine, conf).args(["--rw=write", "--bs=1m", "--iodepth=4"]));
 }
 
-fn by_fio(pattern: &str, engine: &[&str], conf: &str) -> Sample {
+fn by_fio(pattern: &str, engine: &[&str], depth: &str, conf: &str) -> Sample {
     let mut fio = fio(engine, conf);
-    fio.args(["--bs=4k", "--iodepth=32", "--time_based", "--output-format=json"]);
+    fio.args(["--bs=4k", "--iodepth", depth, "--time_based", "--output-format=json"]);
     let before = seconds_of_children();
     let text = must(fio.args([format!("--rw={pattern}"), format!("--runtime={SECONDS}")]));
     let used = seconds_of_children() - before;
@@ -206,13 +225,13 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// A gateway that is the only one of its image.
-fn gateway(conf: &str, directory: &TempDir, name: &str, group: u16) -> Daemon {
+/// A gateway of an image with this access.
+fn gateway(conf: &str, directory: &TempDir, name: &str, group: u16, (image, access): (&str, &str)) -> Daemon {
     let text = format!(
         "admin = \"none\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\n\
          [[portal]]\nlisten = \"127.0.0.1:0\"\ngroup = {group}\n\
-         [[lun]]\nname = \"{name}\"\nrbd = \"{POOL}/{name}\"\nconf = \"{conf}\"\naccess = \"one\"\n\
-         [[target]]\nname = \"iqn.2026-11.io.lunette:{name}\"\n"
+         [[lun]]\nname = \"{image}\"\nrbd = \"{POOL}/{image}\"\nconf = \"{conf}\"\naccess = \"{access}\"\n\
+         [[target]]\nname = \"iqn.2026-11.io.lunette:{image}\"\n"
     );
     let file = directory.path().join(format!("{name}.toml"));
     fs::write(&file, text).expect("a file");
