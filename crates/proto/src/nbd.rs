@@ -55,7 +55,10 @@ impl Export {
         self.has(SEND_WRITE_ZEROES)
     }
 
-    /// All connections see the same data, and a flush on one applies to all.
+    /// A write that was answered on one connection is read on all, and a flush on one applies to all: the
+    /// server "operates entirely without cache, or the cache it uses is shared among all connections" (section
+    /// "Transmission flags", NBD_FLAG_CAN_MULTI_CONN). We rely on the first half. A server that promises only
+    /// the second, of a write, its flush and a read after both, does not qualify, though some set the flag.
     pub fn shares_connections(&self) -> bool {
         self.has(CAN_MULTI_CONN)
     }
