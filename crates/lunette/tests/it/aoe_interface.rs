@@ -203,8 +203,9 @@ fn a_copy_continues_when_the_targets_interface_is_made_again() {
     let copy = std::thread::scope(|scope| {
         let copy = scope.spawn(|| {
             let mut command = Daemon::command();
-            command.args(["copy", &source, URL, "--verify", "--yes"]);
-            crate::support::tools::run(&mut network.initiator.within(&command), Duration::from_secs(120))
+            let patient = format!("{URL}?give_up_after=120");
+            command.args(["copy", &source, &patient, "--verify", "--yes"]);
+            crate::support::tools::run(&mut network.initiator.within(&command), Duration::from_secs(300))
         });
         wait_until("the copy begins", || sessions() == 1);
         host.remove();

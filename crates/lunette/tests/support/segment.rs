@@ -16,7 +16,7 @@ pub fn serve(network: &Network, units: &[&str], options: &[&str]) -> Daemon {
 
 /// The command line of Lunette on a host.
 pub fn lunette(host: &Namespace, arguments: &[&str]) -> Outcome {
-    run(&mut host.within(Daemon::command().args(arguments)), Duration::from_secs(120))
+    run(&mut host.within(Daemon::command().args(arguments)), Duration::from_secs(300))
 }
 
 /// A session over iSCSI from the initiator's host.

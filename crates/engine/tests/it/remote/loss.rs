@@ -18,7 +18,11 @@ const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::HardwareError), 0x0c00);
 const WINDOW: usize = 128;
 
 fn front_of(address: SocketAddr) -> Daemon {
-    let front = serve(&[&url_at(address, "?give_up_after=5")]);
+    front_on("0", address, "?give_up_after=5")
+}
+
+fn front_on(cores: &str, address: SocketAddr, options: &str) -> Daemon {
+    let front = serve_on(cores, "127.0.0.1:0", &[&url_at(address, options)]);
     wait_until_open(&front, 0);
     front
 }
@@ -186,7 +190,7 @@ fn a_unit_that_becomes_write_protected_is_seen_to_be() {
 fn a_session_that_continues_is_a_witness_for_one_that_begins() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to_foreign(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "")]);
+    let a = front_on(two_cores(), cable.address(), "");
     let mut one = client(&a);
     write_cached(&mut one);
     // On another core: a lane that logs in only now.
@@ -199,7 +203,7 @@ fn a_session_that_continues_is_a_witness_for_one_that_begins() {
 fn a_session_whose_core_has_no_connections_is_a_witness_too() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to_foreign(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "")]);
+    let a = front_on(two_cores(), cable.address(), "");
     let mut one = client(&a);
     // On another core, whose lane has not been used yet.
     let mut two = client(&a);
@@ -212,7 +216,7 @@ fn a_session_whose_core_has_no_connections_is_a_witness_too() {
 fn an_abandoned_write_never_overwrites_a_later_one() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=5")]);
+    let a = front_on(two_cores(), cable.address(), "?give_up_after=5");
     let (early, late) = (pattern(1, 4096), pattern(2, 4096));
     let (mut one, mut two) = (client(&a), client(&a));
     for client in [&mut one, &mut two] {
@@ -277,7 +281,7 @@ fn an_end_without_the_unit_that_has_unflushed_writes_is_no_success() {
 fn an_abandoned_write_is_not_written_when_the_back_end_returns() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let a = serve(&[&url_at(cable.address(), "?give_up_after=60")]);
+    let a = front_on("0", cable.address(), "?give_up_after=60");
     let mut hasty = Client::connect(&url(&a, 0), &short_timeouts()).expect("a session");
     good(&mut hasty, read(0, 8), 4096, &[]);
     cable.part();
@@ -294,7 +298,7 @@ fn an_abandoned_write_is_not_written_when_the_back_end_returns() {
 fn a_core_without_sessions_continues_with_what_it_owes() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=5")]);
+    let a = front_on(two_cores(), cable.address(), "?give_up_after=5");
     let (early, late) = (pattern(1, 4096), pattern(2, 4096));
     let (mut one, mut two) = (client(&a), client(&a));
     for client in [&mut one, &mut two] {
