@@ -22,7 +22,7 @@ use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
 /// The unit that most tests serve.
 const URL: &str = "aoe://aoe0/1.1";
-/// The same for copies, which on a busy machine have much in flight for long.
+/// The same for what has much in flight, and on a busy machine for long.
 const PATIENT_URL: &str = "aoe://aoe0/1.1?give_up_after=120";
 /// Addresses that no host has.
 const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 0x51];
@@ -64,7 +64,7 @@ fn continues(network: &Network, load: &mut Load) {
 fn verified_load_sees_nothing_of_a_bad_line() {
     let network = Network::new(1500, 1);
     let daemon = serve(&network, &["ram:32M,aoe=1.1"], &[]);
-    let mut load = Load::within(&network.initiator, URL, &["--bs", "4K", "--iodepth", "16"]);
+    let mut load = Load::within(&network.initiator, PATIENT_URL, &["--bs", "4K", "--iodepth", "16"]);
     continues(&network, &mut load);
     load.stop();
     daemon.stop();
@@ -76,7 +76,7 @@ fn verified_load_with_jumbo_frames_sees_nothing_of_a_bad_line_and_of_a_killed_da
     let directory = tempfile::tempdir().expect("a temporary directory");
     let unit = format!("file:{},size=32M,aoe=1.1", directory.path().join("disk").display());
     let mut daemon = serve(&network, &[&unit], &[]);
-    let mut load = Load::within(&network.initiator, URL, &["--bs", "16K", "--iodepth", "16"]);
+    let mut load = Load::within(&network.initiator, PATIENT_URL, &["--bs", "16K", "--iodepth", "16"]);
     continues(&network, &mut load);
     network.set(BAD);
     for _ in 0..2 {
@@ -265,10 +265,12 @@ fn units_announce_themselves_and_are_found() {
     let medium = tempfile::NamedTempFile::new().expect("a temporary file");
     medium.as_file().set_len(1 << 20).expect("a larger file");
     let neighbour = Vblade::start(&network.target, 7, 3, medium.path());
-    let found = lunette(&network.initiator, &["discover", &format!("aoe://{INTERFACE}")]);
-    let found = found.expect_success("discover");
-    let lines: Vec<&str> = found.lines().filter(|line| !line.starts_with(' ')).collect();
-    assert_eq!(lines, ["1.1", "7.3", "300.4"], "{found}");
+    // Answers may take longer than it waits.
+    wait_until("both targets are discovered", || {
+        let found = lunette(&network.initiator, &["discover", &format!("aoe://{INTERFACE}")]);
+        let lines = found.text.lines().filter(|line| !line.starts_with(' '));
+        lines.eq(["1.1", "7.3", "300.4"])
+    });
     let reported = lunette(&network.initiator, &["inquiry", URL]).expect_success("inquiry");
     assert!(reported.contains("FIRST") && reported.contains("LUNETTE"), "{reported}");
     drop(neighbour);
@@ -473,7 +475,7 @@ fn a_target_of_others_serves_verified_load_and_copies() {
         file(&medium, 8 << 20);
         let vblade = Vblade::start(&network.target, 1, 1, &medium);
         copies(&network, directory.path());
-        let mut load = Load::within(&network.initiator, URL, &["--bs", "8K", "--iodepth", "16"]);
+        let mut load = Load::within(&network.initiator, PATIENT_URL, &["--bs", "8K", "--iodepth", "16"]);
         load.wait_for_progress();
         load.stop();
         drop(vblade);

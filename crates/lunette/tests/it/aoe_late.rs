@@ -32,7 +32,7 @@ fn session(network: &Network, daemon: &Daemon, name: &str) -> Initiator {
     let url = daemon.lun(0);
     let session = network.target.inside(|| Initiator::login(&url, &Login::named(name)));
     let mut session = session.expect("login");
-    session.ready(0).expect("the unit is ready");
+    session.wait_until_ready(0);
     session.read_blocks(0, 0, 1, 512).expect("READ");
     session
 }

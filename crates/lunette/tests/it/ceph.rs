@@ -57,6 +57,7 @@ fn an_image_is_a_disk_that_one_daemon_at_a_time_writes_to_and_that_grows() {
     ceph.create("disk", 64 << 20);
     let mut first = serve(&ceph, &["disk"]);
     let mut guest = login(&first, "guest");
+    guest.wait_until_ready(0);
     write(&mut guest, 8, 1);
     ceph.rbd(&["snap", "create", &format!("{POOL}/disk@before")]);
     write(&mut guest, 8, 2);
@@ -64,7 +65,7 @@ fn an_image_is_a_disk_that_one_daemon_at_a_time_writes_to_and_that_grows() {
 
     // The snapshot is another disk, and read-only; the image is not ready for others.
     let second = serve(&ceph, &["disk", "disk@before"]);
-    assert!(second.log().contains("another client has locked it"), "{}", second.log());
+    wait_until("the lock is noticed", || second.log().contains("another client has locked it"));
     let mut other = login(&second, "guest");
     wait_until("the attentions are reported", || readiness(&mut other, 1).is_none());
     assert_eq!(read(&mut other, 1, 8), [1; 4096]);

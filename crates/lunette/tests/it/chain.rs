@@ -154,8 +154,9 @@ fn a_dead_back_end_is_reported_and_failed_writes_never_land() {
     let disk = directory.path().join("disk");
     let behind = back("127.0.0.1:0", &disk);
     let there = behind.lun(0);
-    let front = front(&there, 2);
+    let front = front(&there, 5);
     let mut client = client(&front.lun(0));
+    wait_until("the unit is ready", || read(&mut client, 0).status == 0);
     assert_eq!(write(&mut client, 0, &data(1)).status, 0);
     behind.kill9();
     assert_not_ready(&read(&mut client, 0));

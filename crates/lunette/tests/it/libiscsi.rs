@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// Larger than the longest WRITE SAME, so that its limit is tested too.
 const UNIT_BYTES: u64 = 256 << 20;
 /// All tests in one process take about half a minute; a few of them wait for seconds on purpose.
-const RUN_LIMIT: Duration = Duration::from_secs(300);
+const RUN_LIMIT: Duration = Duration::from_secs(900);
 /// Daemons at a time when every suite gets its own.
 const SUITE_WORKERS: usize = 3;
 

@@ -14,11 +14,15 @@ fn report(arguments: &[&str]) -> Output {
     Daemon::command().arg("report").args(arguments).output().expect("lunette runs")
 }
 
-/// A report. Runs in which nothing finished on a loaded machine are retried.
+/// What a loaded machine may have no time for: any operation, a login, to open a unit before its daemon starts.
+const SHORT_OF_TIME: [&str; 3] = ["no operation finished", "login took too long", "CAUSE NOT REPORTABLE"];
+
+/// A report. Runs that failed on a loaded machine are retried.
 fn report_when_there_is_time(arguments: &[&str]) -> Output {
     let mut made = report(arguments);
     for _ in 0..10 {
-        if !text_of(&made).contains("no operation finished") {
+        let text = text_of(&made);
+        if !SHORT_OF_TIME.iter().any(|reason| text.contains(reason)) {
             break;
         }
         made = report(&[arguments, &["--resume"]].concat());
@@ -88,7 +92,7 @@ fn a_plan_is_measured_and_gone_on_with() {
     fs::create_dir_all(theirs.parent().expect("a directory")).expect("a directory is made");
     fs::write(&theirs, "theirs").expect("a file is written");
     let arguments = [plan.to_str().expect("UTF-8"), "--quick", "-o", out.to_str().expect("UTF-8")];
-    let made = report(&arguments);
+    let made = report_when_there_is_time(&arguments);
     assert!(made.status.success(), "{}", text_of(&made));
     let left: Vec<String> = fs::read_dir(&out)
         .expect("the directory is there")

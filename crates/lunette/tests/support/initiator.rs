@@ -5,7 +5,7 @@ use super::daemon::Url;
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::Cdb;
 use wire::scsi::Command;
 use wire::scsi::command::{PersistentReserveOut, Read16, SynchronizeCache16, TestUnitReady, Write16};
@@ -329,6 +329,16 @@ impl Initiator {
     pub fn ready(&mut self, lun: u16) -> Result<()> {
         let cdb = TestUnitReady {}.to_cdb();
         good(cdb, || self.read(lun, cdb, 0)).map(|_| ())
+    }
+
+    /// Waits until a unit is ready: on a busy machine, its store may open only after the daemon has stopped
+    /// waiting for it.
+    pub fn wait_until_ready(&mut self, lun: u16) {
+        let begin = Instant::now();
+        while let Err(error) = self.ready(lun) {
+            assert!(begin.elapsed() < PATIENCE, "the unit is not ready: {error}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Sends a task management request and waits for its response code. The referenced task, if any, is the
