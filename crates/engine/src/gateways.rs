@@ -550,9 +550,11 @@ impl<I: Io> Gateway<I> {
             Action::Join { saved } => self.begin_serving(scsi::Role::Serving, saved),
             Action::Activate { saved } => self.begin_serving(scsi::Role::Active, saved),
             Action::Deactivate { lost } => {
-                if lost && self.access == Access::All {
-                    // Otherwise what hangs would never end.
-                    self.store.iter().for_each(|store| store.abandon());
+                if self.access == Access::All {
+                    // The home may be waiting for what hangs before it goes to standby, and that may not end.
+                    self.store
+                        .iter()
+                        .for_each(|store| if lost { store.abandon() } else { store.suspend(true) });
                 }
                 self.ask(scsi::Role::Standby, None);
                 if lost {
@@ -678,6 +680,7 @@ impl<I: Io> Gateway<I> {
     }
 
     fn begin_serving(&mut self, role: scsi::Role, saved: Vec<u8>) {
+        self.store.iter().for_each(|store| store.suspend(false));
         // Another gateway's hosts may know of a size that this one's home does not.
         let traits = self.store.as_ref().map(|store| HomeRequest::StoreChanged(store.traits()));
         traits.into_iter().for_each(|traits| self.home.request(Waiter::Nobody, traits));

@@ -178,6 +178,10 @@ pub trait Failover: Store {
     /// then have to fence this client.
     fn is_stuck(&self) -> bool;
 
+    /// Whether it begins no operations, at once, and until further notice; those in flight go on. Its home may wait for
+    /// these before it goes to standby.
+    fn suspend(&self, is_suspended: bool);
+
     /// This client's fence is complete: nothing that it has sent can overwrite anything that other gateways
     /// write. It accepts no operations any more, and reports those in flight.
     fn abandon(&self);

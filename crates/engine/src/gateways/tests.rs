@@ -245,6 +245,7 @@ fn gateways_are_notified_of_what_one_of_them_waits_for_and_not_of_signs_of_life(
 #[derive(Default)]
 struct Shared {
     is_abandoned: AtomicBool,
+    is_suspended: AtomicBool,
 }
 
 impl Store for Shared {
@@ -280,6 +281,10 @@ impl Failover for Shared {
 
     fn is_stuck(&self) -> bool {
         false
+    }
+
+    fn suspend(&self, is_suspended: bool) {
+        self.is_suspended.store(is_suspended, Ordering::SeqCst);
     }
 
     fn abandon(&self) {
@@ -334,7 +339,10 @@ fn a_home_serves_adopts_and_decides_as_its_gateway_requests() {
     assert_eq!(role(&mut rig, Action::Activate { saved: saved.clone() }), ["size", "active"]);
     assert_eq!(role(&mut rig, Action::Deactivate { lost: false }), ["standby"]);
     assert!(!store.is_abandoned.load(Ordering::SeqCst), "what it has begun ends");
+    let is_suspended = || store.is_suspended.load(Ordering::SeqCst);
+    assert!(is_suspended(), "nothing new is begun, even if the home has yet to apply a change");
     assert_eq!(role(&mut rig, Action::Join { saved }), ["size", "serving"]);
+    assert!(!is_suspended());
     assert_eq!(role(&mut rig, Action::Deactivate { lost: true }), ["standby", "end sessions"]);
     assert!(store.is_abandoned.load(Ordering::SeqCst), "what hangs must not keep it");
     assert_eq!(role(&mut rig, adopt), ["standby"]);
@@ -429,6 +437,8 @@ impl Failover for Hangs {
     fn is_stuck(&self) -> bool {
         false
     }
+
+    fn suspend(&self, _is_suspended: bool) {}
 
     fn abandon(&self) {}
 

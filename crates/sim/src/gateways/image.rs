@@ -186,6 +186,10 @@ impl Failover for Image {
         self.shared.is_stuck(self.roles.client())
     }
 
+    fn suspend(&self, is_suspended: bool) {
+        self.roles.suspend(is_suspended);
+    }
+
     fn abandon(&self) {
         self.roles.abandon_client();
     }

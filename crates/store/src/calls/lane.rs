@@ -11,6 +11,7 @@ use scsi::storage::{Found, StoreError};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::{Places, Span};
 
 /// The most operations in flight per lane; more are refused as busy.
@@ -301,6 +302,9 @@ impl<M: Medium> CallLane<M> {
     }
 }
 
+/// A cancelled read hangs after this part of the time after which a write does: a gateway is fenced for the latter.
+const FORGONE_PART: u32 = 3;
+
 /// What follows a call.
 enum Step {
     Next,
@@ -311,6 +315,15 @@ impl Flight {
     /// Whether the medium may be changing its range.
     fn is_being_changed(&self) -> bool {
         self.call.is_none() && matches!(self.phase, Phase::Write | Phase::Clear | Phase::Swap)
+    }
+
+    /// Whether it was cancelled while it only reads, which hangs: nothing depends on its end, and a change of the unit's
+    /// state that waited for it would have other gateways fence this one.
+    fn is_forgone(&self, store: &impl Medium, waited: Duration) -> bool {
+        let is_read =
+            self.call.is_none() && matches!(self.phase, Phase::Read | Phase::Locate | Phase::Extent);
+        let hangs = is_read && waited >= store.stuck_after() / FORGONE_PART;
+        self.is_cancelled && hangs && store.has_other_writers()
     }
 
     fn is_no_longer_stuck(&mut self, shared: &Shared) {
@@ -536,6 +549,9 @@ impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
         let store = &self.store;
         let is_due = |flight: &mut Flight| {
             let waited = now.since(flight.since);
+            if flight.is_forgone(&**store, waited) {
+                return true;
+            }
             if !(store.has_other_writers() && flight.is_being_changed()) {
                 return waited >= store.give_up_after() || store.has_abandoned(flight.client);
             }
@@ -553,7 +569,11 @@ impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
             return;
         }
         self.waiting.retain(|slot| !due.contains(slot));
-        due.into_iter().for_each(|slot| self.finish(slot, None, Err(StoreError::Unavailable), done));
+        for slot in due {
+            let is_cancelled = self.flights[slot].as_ref().is_some_and(|flight| flight.is_cancelled);
+            let error = if is_cancelled { StoreError::Cancelled } else { StoreError::Unavailable };
+            self.finish(slot, None, Err(error), done);
+        }
     }
 
     fn cancel(&mut self, _io: &mut I, id: OpId) {

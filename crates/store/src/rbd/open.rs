@@ -189,21 +189,21 @@ fn open_image(place: &RbdImage, read_only: bool) -> Result<Image, OpenError> {
     let pool = find_pool(place, connect(place, &[&needed[..], &[OSD_TIMEOUT]].concat())?)?;
     let snapshot = place.snapshot.as_deref().map(|name| c_name(place, name)).transpose()?;
     pool.image(&c_name(place, &place.image)?, snapshot.as_deref(), read_only).map_err(|error| {
-        let directory = match &place.namespace {
+        let pool_name = match &place.namespace {
             Some(namespace) => format!("{}/{namespace}", place.pool),
             None => place.pool.clone(),
         };
         match (Errno::from_raw_os_error(error), &place.snapshot) {
             (Errno::NOENT, None) => {
                 let remedy = format!(
-                    "create it (rbd create --size 10G {directory}/{}), or name another (rbd ls {directory})",
+                    "create it (rbd create --size 10G {pool_name}/{}), or name another (rbd ls {pool_name})",
                     place.image
                 );
                 fault(place, "there is no such image", &remedy)
             }
             (Errno::NOENT, Some(_)) => {
                 let remedy = format!(
-                    "name an existing one (rbd ls {directory}; rbd snap ls {directory}/{})",
+                    "name an existing one (rbd ls {pool_name}; rbd snap ls {pool_name}/{})",
                     place.image
                 );
                 fault(place, "there is no such image, or it has no such snapshot", &remedy)

@@ -88,6 +88,8 @@ pub struct Roles {
     /// The number of the client: how many there were before.
     client: AtomicU64,
     is_active: AtomicBool,
+    /// Its gateway begins nothing new, whatever the client may do.
+    is_suspended: AtomicBool,
     is_fenced: AtomicBool,
     /// Its fence is complete.
     is_abandoned: AtomicBool,
@@ -121,6 +123,7 @@ impl Roles {
             access,
             client: AtomicU64::new(0),
             is_active: access.is_none().into(),
+            is_suspended: false.into(),
             is_fenced: false.into(),
             is_abandoned: false.into(),
             change: Mutex::default(),
@@ -144,7 +147,16 @@ impl Roles {
 
     /// Whether operations are accepted.
     pub fn accepts(&self) -> bool {
+        self.may_access() && !self.is_suspended.load(Ordering::Acquire)
+    }
+
+    fn may_access(&self) -> bool {
         self.is_active.load(Ordering::Acquire) && !self.is_fenced()
+    }
+
+    /// Whether no operations are begun until further notice, while those begun go on.
+    pub fn suspend(&self, is_suspended: bool) {
+        self.is_suspended.store(is_suspended, Ordering::Release);
     }
 
     /// Whether the cluster refuses this client.
@@ -195,14 +207,14 @@ impl Roles {
     pub fn attempt(&self) -> Attempt {
         let mut change = self.change();
         *change += 1;
-        Attempt { number: *change, was_active: self.accepts() }
+        Attempt { number: *change, was_active: self.may_access() }
     }
 
     /// Nobody waits for an attempt any more; returns whether it has succeeded after all.
     pub fn abandon(&self, attempt: Attempt) -> bool {
         let mut change = self.change();
         *change += 1;
-        !attempt.was_active && self.accepts()
+        !attempt.was_active && self.may_access()
     }
 
     /// Fences others, takes the lock, and accepts operations. `resized`: gets the image's size, since in
@@ -403,6 +415,10 @@ impl Failover for RbdStore {
     fn is_stuck(&self) -> bool {
         let client = self.roles.client();
         self.shared.is_stuck(client) && !self.roles.have_abandoned(client)
+    }
+
+    fn suspend(&self, is_suspended: bool) {
+        self.roles.suspend(is_suspended);
     }
 
     fn abandon(&self) {

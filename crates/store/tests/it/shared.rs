@@ -269,6 +269,50 @@ fn a_change_is_reported_with_the_end_of_its_call_and_not_before() {
 }
 
 #[test]
+fn a_read_that_hangs_is_not_waited_for_when_it_is_aborted() {
+    let store = Slow::new(Access::All);
+    let mut rig = rig(&store);
+    *store.patience.lock().unwrap() = Duration::from_millis(60);
+    let read = Op::Read { offset: 0, into: rig.room(0, 512) };
+    let ids = [read, rig.write_op(8 * SECTOR)].map(|op| rig.start(&op));
+    ids.into_iter().for_each(|id| rig.lane.cancel(&mut rig.io, id));
+    let reports = loop {
+        let reports = rig.reports();
+        if !reports.is_empty() {
+            break reports;
+        }
+    };
+    assert_eq!(reports, [Err(StoreError::Cancelled)], "what is written may still be on its way");
+    assert_eq!((rig.lane.in_flight(), store.has().len()), (1, 2));
+    // Its buffer is the call's own, and stays with it.
+    store.answer(512);
+    store.answer(0);
+    while rig.lane.in_flight() > 0 {
+        rig.reports();
+    }
+    rig.begin(rig.write_op(0));
+    assert_eq!(store.has().len(), 1, "what it had occupied is free");
+}
+
+#[test]
+fn one_that_is_suspended_begins_nothing_and_ends_what_it_has_begun() {
+    let store = Slow::new(Access::All);
+    let mut rig = rig(&store);
+    *store.patience.lock().unwrap() = Duration::MAX;
+    rig.begin(rig.write_op(0));
+    store.roles.suspend(true);
+    rig.begin(rig.write_op(8 * SECTOR));
+    assert_eq!((rig.reports(), store.has().len()), (vec![UNAVAILABLE], 1));
+    store.roles.catch_up(named(&Cluster::default()), store.roles.attempt(), |_| {}).expect("it is admitted");
+    assert!(!store.roles.accepts(), "that is for its gateway to decide");
+    store.answer(0);
+    assert_eq!(rig.reports(), [Ok(Found::Nothing)]);
+    store.roles.suspend(false);
+    rig.begin(rig.write_op(8 * SECTOR));
+    assert_eq!((rig.reports(), store.has().len()), (vec![], 1));
+}
+
+#[test]
 fn a_change_that_waited_for_its_blocks_is_not_stuck_when_it_begins() {
     let store = Slow::new(Access::All);
     let mut rig = rig(&store);
