@@ -225,7 +225,7 @@ impl Scene {
         let reservations = Rc::new(RefCell::new(reservations));
         let attentions = Rc::new(RefCell::new(Attentions::new(nexuses, 1).of_gateways()));
         let meter = Rc::new(RefCell::new(Meter::new(None, 1)));
-        let truth = Rc::new(RefCell::new(Truth::new(gateways, plan.stays())));
+        let truth = Rc::new(RefCell::new(Truth::new(gateways, !plan.is_for_all(), plan.stays())));
         let place = Place {
             portals: (0..gateways).map(portal).collect(),
             target: TARGET.into(),
@@ -375,6 +375,12 @@ impl Scene {
                     self.look_around(member);
                 }
             }
+            Step::Hears { osd } if self.osds_until[osd] > now => {
+                // Requests that it has got may be first.
+                let after = self.osds_until[osd].since(now)
+                    + self.net.borrow_mut().nanos(0, self.plan.deaf_micros * 1000);
+                self.later(after, Step::Hears { osd });
+            }
             Step::Hears { osd } => {
                 self.rados.hears(osd);
                 self.cut_off_fenced(osd);
@@ -509,6 +515,9 @@ impl Scene {
         let clock = one.clock(now);
         if let Answer::Read(Ok(_)) = answer {
             self.truth.borrow_mut().finds_out(now, member);
+        }
+        if let Answer::Read(Ok(Some((version, _)))) | Answer::Replaced(Ok(version)) = answer {
+            self.truth.borrow_mut().views.learns(now, member, Some(version));
         }
         match answer {
             Answer::Read(_) | Answer::Replaced(_) | Answer::Notified => one.waits = None,

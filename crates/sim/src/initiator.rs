@@ -5,6 +5,7 @@ mod allocation;
 mod attentions;
 pub(crate) mod carrier;
 mod functions;
+mod groups;
 pub(crate) mod link;
 mod memory;
 mod nexuses;
@@ -148,6 +149,8 @@ enum Kind {
     Modes,
     /// SET TARGET PORT GROUPS.
     Move,
+    /// REPORT TARGET PORT GROUPS.
+    Groups,
 }
 
 struct Task {
@@ -422,9 +425,10 @@ impl Initiator {
                     link.is_ready = true;
                 }
                 self.cut();
-                // RFC 7143 section 6.3.5: the session that it replaces has ended.
-                for (range, id) in std::mem::take(&mut self.unsettled) {
-                    self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
+                // RFC 7143 section 6.3.5: the session that it replaces has ended. That of an earlier process may not have,
+                // where all gateways are active: its successor executes nothing until then.
+                if self.place.gives_up.is_none() {
+                    self.settle_writes(now)?;
                 }
                 for (unit, id) in std::mem::take(&mut self.unsettled_orders) {
                     self.reservations.borrow_mut()[unit].forget(id);
@@ -467,10 +471,12 @@ impl Initiator {
             self.may_change_paths(true);
         }
         if outcome == GOOD_WORD && matches!(task.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) {
+            self.settle_writes(now)?;
             self.meter.borrow_mut().ends(now, task.unit)?;
         }
         self.check_attentions(now, &task, &completion, outcome)?;
         self.look_at_settings(&task, &completion, outcome)?;
+        self.look_at_groups(now, &task, &completion, outcome)?;
         self.look_at_reservations(now, &task, outcome)?;
         self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
             format!("command {} ends: {outcome}", completion.task.slot)
@@ -515,7 +521,7 @@ impl Initiator {
             Kind::Read(_) | Kind::Allocation(_) => registers.end_read(task.began),
             Kind::Flush if fate == Fate::Done => registers.flushed(self.index, task.unit, task.began)?,
             Kind::Flush if outcome == FAILED_WORD => registers.flush_failed(self.index, task.unit),
-            Kind::Flush | Kind::Order(_) | Kind::Modes | Kind::Move => {}
+            Kind::Flush | Kind::Order(_) | Kind::Modes | Kind::Move | Kind::Groups => {}
         }
         Ok(())
     }
@@ -530,6 +536,9 @@ impl Initiator {
         if reason.contains("protocol violation") {
             return Err(reason.to_owned());
         }
+        if !self.tasks.is_empty() {
+            self.paths.left_at = now;
+        }
         for task in std::mem::take(&mut self.tasks) {
             if task.compares.is_some() {
                 self.registers.borrow_mut().end_read(task.began);
@@ -543,7 +552,7 @@ impl Initiator {
                 Kind::Read(_) | Kind::Allocation(_) => self.registers.borrow_mut().end_read(task.began),
                 Kind::Order(id) if is_said => self.reservations.borrow_mut()[task.unit].forget(id),
                 Kind::Order(id) => self.unsettled_orders.push((task.unit, id)),
-                Kind::Flush | Kind::Modes | Kind::Move => {}
+                Kind::Flush | Kind::Modes | Kind::Move | Kind::Groups => {}
             }
             self.reservations.borrow_mut()[task.unit].accessed(task.access, None)?;
             self.give(&task.places);
@@ -554,12 +563,12 @@ impl Initiator {
         }
         self.lose_all();
         self.attentions.borrow_mut().ends(self.index);
+        self.paths.path.forget();
         self.state = State::Away;
         self.old.extend(self.link.take());
         if !is_left_open {
             self.cut();
         }
-        self.paths.left_at = now;
         self.may_change_paths(false);
         Ok(())
     }
@@ -617,7 +626,11 @@ impl Initiator {
         if dice(habits.aborts) && !self.tasks.is_empty() {
             let task = self.net.borrow_mut().rng.usize(0..self.tasks.len());
             let order = self.tasks.iter().position(|task| matches!(task.kind, Kind::Order(_)));
-            self.abort(order.filter(|_| habits.preempts && task.is_multiple_of(2)).unwrap_or(task));
+            self.abort(
+                order
+                    .filter(|_| habits.preempts && !self.has_paths() && task.is_multiple_of(2))
+                    .unwrap_or(task),
+            );
         }
         if dice(habits.resets) {
             let functions = [
@@ -745,7 +758,7 @@ impl Initiator {
                 let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
                 refused.expect("nobody reads what was never sent");
             }
-            Kind::Flush | Kind::Order(_) | Kind::Modes | Kind::Move => {}
+            Kind::Flush | Kind::Order(_) | Kind::Modes | Kind::Move | Kind::Groups => {}
         }
     }
 

@@ -14,6 +14,7 @@ mod directory;
 mod disk;
 mod ethernet;
 mod gateways;
+mod groups;
 mod initiator;
 pub mod kernel;
 mod limits;

@@ -379,14 +379,19 @@ impl Registers {
     }
 
     /// An initiator was preempted: all writes to a unit that it had begun by then have ended, as long as
-    /// reservations keep it from writing.
-    pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) {
+    /// reservations keep it from writing. Returns how many blocks that concerns.
+    pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) -> usize {
+        let mut count = 0;
         for one in self.units[unit].iter_mut().flatten() {
             if one.by == by && one.start < until && one.end == NEVER {
-                (one.end, one.is_fenced) = (now, !one.is_sure);
+                // What had arrived was in the task set: it never takes effect, whoever is let in.
+                let was_there = self.arrived.get(&one.id.0).is_some_and(|arrived| *arrived < until);
+                (one.end, one.is_fenced) = (now, !one.is_sure && !was_there);
                 self.has_fenced[unit] |= one.is_fenced;
+                count += 1;
             }
         }
+        count
     }
 
     /// Reservations of a unit may have changed. Only what is in the task set is aborted (SPC-4 section
@@ -410,11 +415,14 @@ impl Registers {
         self.arrived.entry(id.0).or_insert(now);
     }
 
-    /// A reset of a unit, begun at `began`, is complete: whatever had reached its target by then has ended (SAM-5 section 6.3.3).
-    pub(crate) fn reset(&mut self, now: Time, began: Time, unit: usize) {
+    /// A reset of a unit, or a function that ends commands of these, begun at `began`, is complete: whatever had reached its target by
+    /// then has ended (SAM-5 sections 6.3.3, 7.3 and 7.5).
+    pub(crate) fn clear(&mut self, now: Time, began: Time, unit: usize, is_of: impl Fn(usize) -> bool) {
         let arrived = &self.arrived;
-        let is_reset = |one: &&mut Candidate| arrived.get(&one.id.0).is_some_and(|arrived| *arrived < began);
-        for one in self.units[unit].iter_mut().flatten().filter(is_reset) {
+        let is_ended = |one: &&mut Candidate| {
+            is_of(one.by) && arrived.get(&one.id.0).is_some_and(|arrived| *arrived < began)
+        };
+        for one in self.units[unit].iter_mut().flatten().filter(is_ended) {
             (one.end, one.is_fenced) = (one.end.min(now), false);
         }
     }

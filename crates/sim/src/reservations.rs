@@ -328,6 +328,11 @@ impl Reservations {
         self.ways.first().map(|way| way.table.keys.clone()).unwrap_or_default()
     }
 
+    /// Whether there may be a reservation.
+    pub(crate) fn is_held(&self) -> bool {
+        self.ways.first().is_some_and(|way| way.table.held.is_some())
+    }
+
     /// An order begins; returns its number.
     pub(crate) fn order(&mut self, from: usize, key: u64, action: Action) -> u64 {
         self.is_used = true;
@@ -420,10 +425,12 @@ impl Reservations {
         }
     }
 
-    /// A reset of the unit, begun at `began`, is complete: what had reached its target by then was executed, or never will be.
-    pub(crate) fn reset(&mut self, began: Time) {
-        let is_reset = |order: &&ReserveOut| order.arrived.is_some_and(|arrived| arrived < began);
-        let orders: Vec<u64> = self.orders.iter().filter(is_reset).map(|order| order.id).collect();
+    /// A reset of the unit, or a function that ends commands of these, begun at `began`, is complete: what had reached its target by then
+    /// was executed, or never will be.
+    pub(crate) fn clear(&mut self, began: Time, is_of: impl Fn(usize) -> bool) {
+        let is_ended =
+            |order: &&ReserveOut| is_of(order.from) && order.arrived.is_some_and(|arrived| arrived < began);
+        let orders: Vec<u64> = self.orders.iter().filter(is_ended).map(|order| order.id).collect();
         if orders.is_empty() {
             return;
         }
@@ -633,7 +640,7 @@ mod tests {
             let mut unit = Reservations::new(2, false);
             let order = unit.order(0, 0, REGISTER);
             unit.arrives(arrived, order);
-            unit.reset(Time(2));
+            unit.clear(Time(2), |_| true);
             let other = unit.order(1, 0, REGISTER);
             unit.ordered(other, Verdict::Good).unwrap();
             let preempts = unit.order(1, 7, Action::Clear);

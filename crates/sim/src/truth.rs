@@ -1,5 +1,6 @@
 //! What the object of gateways says, which initiators do not see: whose orders and conflicts count.
 
+use crate::groups::Views;
 use cluster::{By, Record};
 use proto::time::Time;
 use std::time::Duration;
@@ -26,10 +27,14 @@ pub(crate) struct Truth {
     is_changing: bool,
     /// The object's version.
     pub(crate) version: u64,
+    /// What gateways know of each other's groups.
+    pub(crate) views: Views,
 }
 
 impl Truth {
-    pub(crate) fn new(gateways: usize, stays: Option<Duration>) -> Truth {
+    /// `is_alone`: one of them is active at a time.
+    pub(crate) fn new(gateways: usize, is_alone: bool, stays: Option<Duration>) -> Truth {
+        let views = Views::new(gateways, is_alone);
         let (holds, asking) = (vec![None; gateways], vec![false; gateways]);
         Truth {
             holds,
@@ -43,6 +48,7 @@ impl Truth {
             is_changing: false,
             asking,
             version: 0,
+            views,
         }
     }
 
@@ -62,6 +68,11 @@ impl Truth {
             Some(gateway) => self.works_from[gateway] = from,
             None => self.works_from.fill(from),
         }
+    }
+
+    /// Since when a gateway has turns, and reaches the cluster.
+    pub(crate) fn has_worked_from(&self, gateway: usize) -> Time {
+        self.works_from[gateway]
     }
 
     /// Whether other gateways had so much time to fence this one since then.
@@ -112,6 +123,7 @@ impl Truth {
         name: impl Fn(usize) -> String,
     ) -> Result<(), String> {
         self.version = version;
+        self.views.changes(version, record, &name);
         let is_behind = record.serving.values().any(|one| one.applied < record.change);
         self.is_changing = is_behind || !record.fence.is_empty();
         let is_new = record.epoch != self.epoch;

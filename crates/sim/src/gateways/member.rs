@@ -16,6 +16,7 @@ use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::Handle;
 use reactor::packet::Setup;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,6 +58,8 @@ pub(super) struct Member {
     pub(super) paused_until: Time,
     /// The cluster does not reach it before this.
     pub(super) cut_until: Time,
+    /// Until when each OSD does not get what it has sent there.
+    pub(super) held_up: BTreeMap<usize, Time>,
     /// The call that its gateway waits for, and that during which it goes on.
     pub(super) waits: Option<u64>,
     pub(super) works: Option<u64>,
@@ -101,6 +104,7 @@ impl Member {
             course: Course::Serves,
             paused_until: Time(0),
             cut_until: Time(0),
+            held_up: BTreeMap::new(),
             waits: None,
             works: None,
             change: None,

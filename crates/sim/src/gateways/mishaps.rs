@@ -24,7 +24,9 @@ impl Scene {
         let (member, what, short, long) = {
             let rng = &mut self.net.borrow_mut().rng;
             let member = rng.usize(0..self.members.len());
-            (member, rng.u32(0..14), rng.u64(0..3_000), rng.u64(0..100_000))
+            // Where all access the image, more of what they have sent there hangs.
+            let most = if self.plan.is_for_all() { 20 } else { 14 };
+            (member, rng.u32(0..most), rng.u64(0..3_000), rng.u64(0..100_000))
         };
         let time = Duration::from_millis(if what.is_multiple_of(2) { short } else { long });
         match what {
@@ -47,19 +49,45 @@ impl Scene {
             }
             9 => {
                 let osd = member % self.rados.osds();
-                self.note(&[32, osd as u64], || format!("OSD {osd} does nothing for {time:?}"));
-                let until = self.net.borrow().now.after(time / 4);
-                self.osds_until[osd] = until;
-                self.truth.borrow_mut().works_from(None, until);
+                self.stall(osd, time / 4);
             }
             10 => self.activate(member),
-            11..13 => self.reload(member),
-            _ => {
+            11 | 12 => self.reload(member),
+            13 => {
                 self.stop(member);
                 self.later(ENDS_WITHIN + self.plan.takeover, Step::Starts { member });
             }
+            _ => {
+                let (osd, is_long) = {
+                    let rng = &mut self.net.borrow_mut().rng;
+                    (rng.usize(0..self.rados.osds()), rng.u32(0..3) > 0)
+                };
+                // Long enough for hosts to give up the path.
+                let time = Duration::from_millis(if is_long { 15_000 + long / 4 } else { short });
+                if what < 19 { self.hold_up(member, osd, time) } else { self.stall(osd, time) }
+            }
         }
         self.plan_mishap();
+    }
+
+    /// An OSD does nothing for this time, after which it does what it has got in any order.
+    fn stall(&mut self, osd: usize, time: Duration) {
+        self.note(&[32, osd as u64], || format!("OSD {osd} does nothing for {time:?}"));
+        let until = self.net.borrow().now.after(time);
+        self.osds_until[osd] = until;
+        if osd == 0 || !self.plan.is_for_all() {
+            // It has the object.
+            self.truth.borrow_mut().works_from(None, until);
+        }
+    }
+
+    /// What a gateway has sent to an OSD, or sends, does not get there for this time.
+    fn hold_up(&mut self, member: usize, osd: usize, time: Duration) {
+        self.note(&[42, member as u64, osd as u64], || {
+            format!("OSD {osd} gets nothing from gateway {member} for {time:?}")
+        });
+        let until = self.net.borrow().now.after(time);
+        self.members[member].held_up.insert(osd, until);
     }
 
     /// Its process is killed.
@@ -133,6 +161,7 @@ impl Scene {
         let client = self.post.client(self.rados.epoch);
         let now = self.net.borrow().now;
         self.truth.borrow_mut().finds_out(now, member);
+        self.truth.borrow_mut().views.learns(now, member, None);
         self.truth.borrow_mut().is_active(now, member, false);
         self.note(&[38, client.0], || format!("gateway {member} is started, as client {}", client.0));
         self.members[member].start(&self.plan, &self.net, client);
@@ -150,6 +179,7 @@ impl Scene {
             net.cut_off(portal(member), now);
             let one = &mut self.members[member];
             one.cut_until = now;
+            one.held_up.clear();
             one.continues(net);
             let hosts = one.hosts();
             hosts.for_each(|host| net.wake(host, now));

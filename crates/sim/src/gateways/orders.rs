@@ -91,6 +91,11 @@ impl Scene {
                     one.waits.is_none() && one.works.is_none() && !daemon.cores.gateway_is_called(0)
                 })
         });
+        // Changes of a unit wait for those before them, which wait for what the cluster and the medium do.
+        let is_slow = !self.post.are_all_since(Time(now.0.saturating_sub(LOOK_EVERY.as_nanos() as u64)));
+        if is_quiet && !is_slow && !self.truth.borrow().has_requests() {
+            self.truth.borrow_mut().views.is_calm(now);
+        }
         let mut reservations = self.reservations.borrow_mut();
         let unit = &mut reservations[0];
         let mut attentions = self.attentions.borrow_mut();

@@ -32,11 +32,17 @@ pub(super) struct Plan {
     pub(super) mishap_millis: Option<u64>,
     /// Of 1000 messages to the cluster so many take seconds.
     pub(super) slow: u32,
+    /// Of 1000 requests to OSDs so many take up to so long, while others overtake them.
+    pub(super) sluggish: (u32, Duration),
     /// How long an OSD may not hear of a map, at most.
     pub(super) deaf_micros: u64,
+    /// How often an OSD sends the sender of a request its map, of 1000 times.
+    pub(super) shares: u32,
     pub(super) orders: u32,
     pub(super) others: u32,
     pub(super) resets: u32,
+    /// Orders are mostly PREEMPT AND ABORT.
+    pub(super) preempts: bool,
     /// How often an initiator wants its gateway to be the active one, of 1000 turns.
     pub(super) wants: u32,
     /// Several initiators are sessions of one.
@@ -74,10 +80,13 @@ impl Plan {
             fault_micros: [None, Some(2_000_000), Some(20_000_000)][rng.usize(0..3)],
             mishap_millis: [None, Some(1_500), Some(6_000), Some(15_000)][rng.usize(0..4)],
             slow: [0, 0, 1, 5][rng.usize(0..4)],
+            sluggish: ([0, 20, 100][rng.usize(0..3)], Duration::from_millis(200)),
+            shares: 500,
             deaf_micros: [1_000, 100_000, 5_000_000, 60_000_000][rng.usize(0..4)],
             orders: [0, 50, 200, 500][rng.usize(0..4)],
             others: [0, 20, 200][rng.usize(0..3)],
             resets: [0, 2, 20][rng.usize(0..3)],
+            preempts: rng.u32(0..3) == 0,
             wants: [0, 0, 5, 50][rng.usize(0..4)],
             has_twins: rng.bool(),
             pause_micros: [30_000, 150_000, 600_000][rng.usize(0..3)],
@@ -86,8 +95,26 @@ impl Plan {
         if plan.is_for_all() {
             plan.wants = 0;
             plan.blocks = plan.blocks.min(64);
-            plan.deaf_micros = plan.deaf_micros.max(5_000_000);
-            plan.mishap_millis = plan.mishap_millis.or(Some(15_000));
+            (plan.deaf_micros, plan.shares) = (5_000_000, 500);
+            if rng.bool() {
+                // Few requests bring maps to OSDs and clients.
+                (plan.deaf_micros, plan.shares) = (60_000_000, 5);
+                plan.initiators.truncate(2);
+            }
+            plan.mishap_millis = Some([6_000, 15_000, 30_000][rng.usize(0..3)]);
+            // Hosts that leave a path have time enough to use another one.
+            plan.pause_micros = [50_000, 150_000, 600_000][rng.usize(0..3)];
+            plan.work = Duration::from_secs(rng.u64(30..150));
+            plan.osds = rng.usize(1..=4);
+        }
+        if plan.preempts {
+            // Few of them at the same time, or nobody would know who was preempted.
+            plan.orders = plan.orders.min(30);
+            plan.sluggish.0 = 100;
+        }
+        if rng.bool() {
+            // Beyond this, they count as hanging.
+            plan.sluggish.1 = plan.takeover * 4 / 5;
         }
         plan
     }
@@ -122,7 +149,7 @@ impl Plan {
             self.mishap_millis = None;
         }
         if cuts.has("disks") {
-            self.slow = 0;
+            (self.slow, self.sluggish.0) = (0, 0);
         }
         if cuts.has("breaks") {
             self.fault_micros = None;
@@ -156,7 +183,7 @@ impl Plan {
         // They reach one gateway only, and take long from there to others.
         (habits.resets, habits.longer) = (self.resets, 0);
         habits.depth = habits.depth.min(32);
-        habits.moves = self.wants;
+        (habits.moves, habits.preempts) = (self.wants, self.preempts);
         (habits.orders, habits.others) = (self.orders, self.others);
         habits.pause_micros = self.pause_micros;
         habits.patience = habits.patience.max(Duration::from_millis(500));

@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::calls::{Call, Work};
 
+/// By then an OSD that did nothing has done what it has got meanwhile.
+const BACKLOG_NANOS: u64 = 1_000_000_000;
 /// A notice waits so long for those that do not answer.
 const NOTICE: Duration = Duration::from_secs(1);
 
@@ -70,6 +72,7 @@ pub(super) struct Message {
 
 /// A call of the image's lanes.
 struct DataCall {
+    began: Time,
     member: usize,
     life: u32,
     call: Box<Call>,
@@ -90,6 +93,11 @@ impl Post {
     /// Whether this process has calls under way.
     pub(super) fn is_busy(&self, member: usize, life: u32) -> bool {
         self.calls.values().any(|call| call.member == member && call.life == life)
+    }
+
+    /// Whether all calls under way have begun since then.
+    pub(super) fn are_all_since(&self, since: Time) -> bool {
+        self.calls.values().all(|call| call.began >= since)
     }
 
     /// A client that has just come, and has this map.
@@ -132,13 +140,13 @@ fn parts(work: Work, bytes: usize) -> Vec<(Work, Range<usize>)> {
 impl Scene {
     /// Begins what a daemon's lanes have called for.
     pub(super) fn take_calls(&mut self, member: usize) {
-        let calls = self.members[member].image.take();
+        let (began, calls) = (self.net.borrow().now, self.members[member].image.take());
         for call in calls {
             self.post.next += 1;
             let number = self.post.next;
             let parts = parts(call.work, call.data.len());
             let (life, left) = (self.members[member].life, parts.len());
-            self.post.calls.insert(number, DataCall { member, life, call, left, answer: 0 });
+            self.post.calls.insert(number, DataCall { began, member, life, call, left, answer: 0 });
             for (work, data) in parts {
                 self.send(member, What::Part { call: number, work, data });
             }
@@ -154,6 +162,13 @@ impl Scene {
         let message = Message { member, life, sender, stage, what, reply: None, learns: 0 };
         let after = self.net.borrow_mut().nanos(500, 5_000);
         self.later(after, Step::Message(Box::new(message)));
+    }
+
+    /// How long an OSD leaves something alone that it has got.
+    fn sluggishness(&mut self) -> Duration {
+        let (odds, most) = if self.is_healed { (0, Duration::ZERO) } else { self.plan.sluggish };
+        let net = &mut *self.net.borrow_mut();
+        if net.happens(odds) { net.nanos(0, most.as_nanos() as u64) } else { Duration::ZERO }
     }
 
     /// How long something is on its way.
@@ -189,7 +204,10 @@ impl Scene {
                 }
                 message.stage = Stage::Arriving;
                 message.sender.epoch = self.post.epochs.get(&message.sender.client).copied().unwrap_or(0);
-                let after = self.latency();
+                let mut after = self.latency();
+                if let What::Part { .. } = message.what {
+                    after += self.sluggishness();
+                }
                 self.later(after, Step::Message(message));
             }
             Stage::Arriving => {
@@ -201,7 +219,7 @@ impl Scene {
                 }
                 let until = self.osd_until(&message);
                 if until > now {
-                    let after = until.since(now) + self.net.borrow_mut().nanos(0, 1_000_000);
+                    let after = until.since(now) + self.net.borrow_mut().nanos(0, BACKLOG_NANOS);
                     self.later(after, Step::Message(message));
                     return Ok(());
                 }
@@ -230,7 +248,11 @@ impl Scene {
     /// Nothing of the OSD that it is for is done before this.
     fn osd_until(&self, message: &Message) -> Time {
         let osd = match &message.what {
-            What::Part { work, .. } => self.rados.osd_of(offset(*work)),
+            What::Part { work, .. } => {
+                let osd = self.rados.osd_of(offset(*work));
+                let held_up = self.members[message.member].held_up.get(&osd);
+                return self.osds_until[osd].max(held_up.copied().unwrap_or(Time(0)));
+            }
             What::Ask(Ask::ShutOut(_) | Ask::LatestMap | Ask::Open) => return Time(0),
             What::Ask(_) | What::Object(..) => 0,
         };
@@ -344,7 +366,7 @@ impl Scene {
     fn answered(&mut self, message: Message) {
         let member = message.member;
         let lives = self.members[member].life == message.life;
-        if self.net.borrow_mut().rng.bool() || matches!(message.what, What::Ask(_)) {
+        if self.net.borrow_mut().happens(self.plan.shares) || matches!(message.what, What::Ask(_)) {
             self.post.learns(message.sender.client, message.learns);
         }
         match (message.what, message.reply) {

@@ -20,7 +20,12 @@ impl Initiator {
             match task.kind {
                 Kind::Write(_, id) | Kind::Durable(_, id) => self.registers.borrow_mut().arrives(now, id),
                 Kind::Order(id) => self.reservations.borrow_mut()[task.unit].arrives(now, id),
-                Kind::Read(_) | Kind::Flush | Kind::Allocation(_) | Kind::Modes | Kind::Move => {}
+                Kind::Read(_)
+                | Kind::Flush
+                | Kind::Allocation(_)
+                | Kind::Modes
+                | Kind::Move
+                | Kind::Groups => {}
             }
         }
     }
@@ -63,14 +68,28 @@ impl Initiator {
         let units = match asked.function {
             TaskFunction::LOGICAL_UNIT_RESET => asked.unit..asked.unit + 1,
             TaskFunction::TARGET_WARM_RESET => 0..self.place.units,
+            TaskFunction::ABORT_TASK_SET | TaskFunction::CLEAR_TASK_SET => {
+                let is_ended = |by: usize| self.clears(asked.function, by);
+                self.registers.borrow_mut().clear(now, asked.began, asked.unit, is_ended);
+                self.reservations.borrow_mut()[asked.unit].clear(asked.began, is_ended);
+                return Ok(());
+            }
             _ => return Ok(()),
         };
         for unit in units {
             self.attentions.borrow_mut().reset(now, asked.began, self.index, unit);
-            self.registers.borrow_mut().reset(now, asked.began, unit);
-            self.reservations.borrow_mut()[unit].reset(asked.began);
+            self.registers.borrow_mut().clear(now, asked.began, unit, |_| true);
+            self.reservations.borrow_mut()[unit].clear(asked.began, |_| true);
         }
         Ok(())
+    }
+
+    /// Whether one of these functions ends commands of that nexus: CLEAR TASK SET those of all that came through the same gateway,
+    /// unless all gateways are active, where each nexus has a task set of its own (SAM-5 section 7.5).
+    fn clears(&self, function: TaskFunction, by: usize) -> bool {
+        let has_own_set = self.place.gives_up.is_some();
+        let is_of_all = function == TaskFunction::CLEAR_TASK_SET && !has_own_set;
+        by == self.index || is_of_all && by / self.paths.initiators == self.index / self.paths.initiators
     }
 
     /// Aborts the first command that takes too long.

@@ -1,5 +1,6 @@
 //! The paths of an initiator to several gateways, and what it has left unsettled on each.
 
+use crate::groups::Path;
 use crate::register::{Range, WriteId};
 use proto::time::Time;
 
@@ -12,7 +13,7 @@ pub(super) struct Paths {
     pub(super) left: Vec<Left>,
     /// How many initiators there are.
     pub(super) initiators: usize,
-    /// When it last lost its session.
+    /// When it last lost a session with commands in flight.
     pub(super) left_at: Time,
     /// The host whose name it uses, if not its own, and its session's number there.
     pub(super) name: Option<usize>,
@@ -21,6 +22,8 @@ pub(super) struct Paths {
     pub(super) connects_at: Time,
     /// It uses the medium no more before.
     pub(super) waits_until: Time,
+    /// What was reported of its own.
+    pub(super) path: Path,
 }
 
 /// Whether it is to change over.
@@ -53,6 +56,7 @@ impl Paths {
             session: 0,
             connects_at: Time(0),
             waits_until: Time(0),
+            path: Path::default(),
         }
     }
 

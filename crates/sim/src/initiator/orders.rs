@@ -29,16 +29,16 @@ impl Initiator {
         if !self.reservations.borrow()[unit].has_room() {
             return;
         }
-        let (keys, is_classic) = {
+        let (keys, is_classic, is_held) = {
             let unit = &self.reservations.borrow()[unit];
-            (unit.keys(), unit.is_classic())
+            (unit.keys(), unit.is_classic(), unit.is_held() || !self.has_paths())
         };
         let (key, action) = {
             let (rng, own) = (&mut self.net.borrow_mut().rng, self.index);
             if is_classic && rng.bool() {
                 (0, if rng.bool() { Action::Hold } else { Action::LetGo })
-            } else if self.habits.preempts && rng.bool() {
-                preempt(rng, &keys, own)
+            } else if self.habits.preempts && rng.u32(0..4) < if self.has_paths() { 3 } else { 2 } {
+                preempt(rng, &keys, own, is_held)
             } else if self.has_paths() && rng.u32(0..5) == 0 {
                 (0, Action::SetModes { write_cache: rng.bool() })
             } else {
@@ -74,7 +74,7 @@ impl Initiator {
     /// Checks whether reservations allow a command to end like this.
     pub(super) fn look_at_reservations(&self, now: Time, task: &Task, outcome: &str) -> Result<(), String> {
         let unit = &mut self.reservations.borrow_mut()[task.unit];
-        if matches!(task.kind, Kind::Modes | Kind::Move) {
+        if matches!(task.kind, Kind::Modes | Kind::Move | Kind::Groups) {
             return Ok(());
         }
         let Kind::Order(id) = task.kind else {
@@ -102,7 +102,10 @@ impl Initiator {
             }
         };
         for victim in unit.ordered(id, verdict)? {
-            self.registers.borrow_mut().fence(now, victim, task.unit, task.began);
+            let writes = self.registers.borrow_mut().fence(now, victim, task.unit, task.began);
+            self.note(&[15, victim as u64], || {
+                format!("has preempted nexus {victim} and {writes} blocks of writes")
+            });
         }
         Ok(())
     }
@@ -128,12 +131,15 @@ fn draw(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
     (key, action)
 }
 
-/// PREEMPT AND ABORT of another initiator that has a key.
-fn preempt(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
+/// PREEMPT AND ABORT of another initiator that has a key, once there is a reservation that keeps it out.
+fn preempt(rng: &mut Rng, keys: &[u64], own: usize, is_held: bool) -> (u64, Action) {
     let victims: Vec<u64> = keys.iter().copied().filter(|key| ![0, keys[own]].contains(key)).collect();
     if keys[own] == 0 || victims.is_empty() {
         let new = (own as u64 + 1) << 8;
         return (keys[own], Action::Register { new, ignores: true, aptpl: rng.bool() });
+    }
+    if !is_held {
+        return (keys[own], Action::Reserve(Type::WriteExclusiveRegistrantsOnly));
     }
     let kind = if rng.bool() { Type::WriteExclusive } else { Type::WriteExclusiveRegistrantsOnly };
     (keys[own], Action::Preempt { victim: victims[rng.usize(0..victims.len())], kind, aborts: true })

@@ -28,7 +28,7 @@ impl Initiator {
     /// Begins one of them, on a unit that supports them.
     pub(super) fn begin_other(&mut self) {
         // Of a unit with several paths, what all of them have in common as well.
-        let kinds = if self.has_paths() { 12 } else { 9 };
+        let kinds = if self.has_paths() { 14 } else { 9 };
         let (unit, which, flag, most, first) = {
             let rng = &mut self.net.borrow_mut().rng;
             let unit = rng.usize(0..self.place.units);
@@ -51,7 +51,8 @@ impl Initiator {
             4 => self.write_same(now, many, flag),
             5 => self.write_and_verify(now, many, flag),
             6 => self.verify(now, many),
-            9.. => self.sense_modes(now, unit),
+            9..12 => self.sense_modes(now, unit),
+            12.. => self.report_groups(now, unit),
             7 => self.ask_allocation(now, Range { blocks: self.place.blocks - first, ..many }),
             _ => self.verify_data(now, one),
         }

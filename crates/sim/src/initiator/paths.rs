@@ -3,7 +3,7 @@
 use super::carrier::Carrier;
 use super::link::Link;
 use super::nexuses::Change;
-use super::{CONNECT, Initiator, RETURN, State};
+use super::{Aim, CONNECT, Initiator, RETURN, State};
 use crate::register::Fate;
 use proto::iscsi::initiator::InitiatorConfig;
 use proto::iscsi::login::Plan;
@@ -111,13 +111,20 @@ impl Initiator {
         !self.unsettled.is_empty() && !truth.borrow().is_over(self.paths.at, self.paths.left_at, now, within)
     }
 
+    /// What it has sent in earlier sessions is over.
+    pub(super) fn settle_writes(&mut self, now: Time) -> Result<(), String> {
+        for (range, id) in std::mem::take(&mut self.unsettled) {
+            self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
+        }
+        Ok(())
+    }
+
     /// What it has sent by its path is over.
     fn give_up(&mut self) -> Result<(), String> {
         if self.place.gives_up.is_some() {
-            let now = self.kernel.now();
-            for (range, id) in std::mem::take(&mut self.unsettled) {
-                self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
-            }
+            let (now, writes) = (self.kernel.now(), self.unsettled.len());
+            self.note(&[14, writes as u64], || format!("gives up its path and {writes} writes"));
+            self.settle_writes(now)?;
         }
         Ok(())
     }
@@ -134,9 +141,14 @@ impl Initiator {
             let pause = self.net.borrow_mut().nanos(1_000_000, CONNECTS_EVERY);
             self.paths.connects_at = self.kernel.now().after(pause);
         }
-        if self.paths.change != Change::No && !self.must_wait() {
-            self.give_up()?;
-            self.change_paths();
+        if self.paths.change != Change::No {
+            if !self.must_wait() {
+                self.give_up()?;
+                self.change_paths();
+            } else if self.host.is_multiple_of(2) && self.aim == Aim::Work {
+                // It has lost hope.
+                return Ok(());
+            }
         }
         self.links += 1;
         self.connecting = self.kernel.now();

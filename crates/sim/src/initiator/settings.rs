@@ -56,7 +56,7 @@ impl Initiator {
         self.tasks.push(Task::new(id, unit, Kind::Move, place, now));
     }
 
-    fn start(
+    pub(super) fn start(
         &mut self,
         unit: usize,
         cdb: Cdb,

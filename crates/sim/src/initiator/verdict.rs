@@ -35,7 +35,7 @@ impl Initiator {
         match status {
             GOOD => {
                 let bytes = task.places.len();
-                if let Kind::Allocation(_) = task.kind {
+                if let Kind::Allocation(_) | Kind::Groups = task.kind {
                     // Its data shows how much that is.
                     return Ok((GOOD_WORD, Fate::Done));
                 }
@@ -56,7 +56,9 @@ impl Initiator {
                     _ => Ok((FAILED_WORD, Fate::Unsure)),
                 }
             }
-            CHECK_CONDITION if key != UNIT_ATTENTION && matches!(task.kind, Kind::Modes | Kind::Move) => {
+            CHECK_CONDITION
+                if key != UNIT_ATTENTION && matches!(task.kind, Kind::Modes | Kind::Move | Kind::Groups) =>
+            {
                 Ok((FAILED_WORD, Fate::Refused))
             }
             CHECK_CONDITION if key == ILLEGAL_REQUEST && matches!(task.kind, Kind::Order(_)) => {
@@ -91,7 +93,7 @@ fn moved(task: &Task, completion: &Completion) -> u32 {
         // VERIFY sends the data that it compares.
         Kind::Read(_) => completion.write_bytes,
         Kind::Write(..) | Kind::Durable(..) | Kind::Order(_) | Kind::Move => completion.write_bytes,
-        Kind::Modes => completion.read_bytes,
+        Kind::Modes | Kind::Groups => completion.read_bytes,
         Kind::Flush | Kind::Allocation(_) => task.places.len(),
     }
 }
