@@ -259,13 +259,14 @@ impl<I: Io> Core<I> {
     /// was acknowledged, and releases the unit.
     fn flush_leaving(&mut self, number: u32) {
         let cores = self.cores();
+        let losses = self.units.get_mut(number).map_or(0, |unit| unit.lane.losses());
         let is_idle = |home: &&mut HomeUnit| home.removal.quiesced_cores == cores && home.is_idle();
         let Some(home) = self.units.home_mut(number).filter(is_idle) else { return };
         match home.removal.flush {
             // Requests that came meanwhile, for a lost nexus, have been answered.
             Flush::Over(is_flushed) => return self.drop_unit(number, is_flushed),
-            Flush::Due => home.removal.flush = Flush::Begun,
-            Flush::Begun => return,
+            Flush::Due => home.removal.flush = Flush::Begun(losses),
+            Flush::Begun(_) => return,
         }
         if !self.units[number].takes_flush() {
             let unit = &mut self.units[number];
@@ -280,6 +281,11 @@ impl<I: Io> Core<I> {
 
     /// The store of a unit that is being removed was flushed.
     pub(super) fn leaving_flushed(&mut self, number: u32, outcome: Outcome) {
+        let losses = self.units[number].lane.losses();
+        let stage = self.units.home_mut(number).map(|home| home.removal.flush);
+        // A flush that succeeds covers nothing that was lost before.
+        let has_lost = matches!(stage, Some(Flush::Begun(before)) if before != losses);
+        let outcome = if has_lost { outcome.and(Err(StoreError::WriteFailed)) } else { outcome };
         let is_flushed = self.units[number].report_flush(outcome);
         if let Some(home) = self.units.home_mut(number) {
             home.removal.flush = Flush::Over(is_flushed);

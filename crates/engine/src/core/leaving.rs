@@ -73,8 +73,8 @@ pub(super) enum Flush {
     /// It is still written to.
     #[default]
     Due,
-    /// It is being flushed.
-    Begun,
+    /// It is being flushed; the losses before that.
+    Begun(u64),
     /// Whether it was flushed.
     Over(bool),
 }

@@ -637,6 +637,31 @@ fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
     assert!(is_done.try_recv().expect("it was released"));
 }
 
+#[test]
+fn a_unit_that_loses_something_while_it_is_flushed_at_last_was_not_flushed() {
+    const UNIT: u32 = 0;
+    for loses in [false, true] {
+        let store = HeldStore::new();
+        // What it lost earlier was reported.
+        store.lose();
+        let (mut core, mut other) = first_of_two(&store);
+        store.delay_close(true);
+        store.hold();
+        other.post(0, Message::RemoveUnit { unit: UNIT, done: mpsc::channel().0 });
+        other.post(0, Message::UnitQuiesced { unit: UNIT });
+        turns(&mut core, &mut other);
+        assert!(store.has_held(1), "it is being flushed");
+        if loses {
+            store.lose();
+        }
+        store.delay_close(false);
+        store.release();
+        let said = turns(&mut core, &mut other);
+        let [Message::DropUnit { is_flushed, .. }] = said[..] else { panic!("it is dropped") };
+        assert_eq!(is_flushed, !loses);
+    }
+}
+
 /// A session of a target, which does nothing.
 fn idle(core: &mut Core<Uring>, serial: u64) {
     let address = core.served.config.portals[0].listen;
