@@ -174,9 +174,16 @@ impl Call {
         Arc::ptr_eq(&self.to, lane)
     }
 
-    /// Whether its guard has this number.
+    /// Whether its guard has this number, or that of the call that it is a part of.
     pub(crate) fn is_numbered(&self, number: u64) -> bool {
-        self.guard.as_ref().is_some_and(|guard| guard.number() == number)
+        let of_whole = self.part_of.as_ref().and_then(|whole| whole.number);
+        self.guard.as_ref().map(Guard::number).or(of_whole) == Some(number)
+    }
+
+    /// It holds nothing any more, though it has not ended.
+    pub(crate) fn let_go(&mut self) {
+        drop(self.guard.take());
+        drop(self.part_of.as_ref().and_then(|whole| whole.take_guard()));
     }
 
     /// Wakes its lane.
@@ -321,6 +328,11 @@ impl Shared {
             None => _ = stuck.remove(&number),
         }
         self.stuck_count.store(stuck.len(), Ordering::Release);
+    }
+
+    /// Whether the operation with this number was reported as failed.
+    pub(crate) fn is_abandoned(&self, number: u64) -> bool {
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
     }
 
     fn change_abandoned(&self, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {

@@ -1,10 +1,12 @@
 //! A call that is carried out in parts, at the same time: it ends with the last of them.
 
-use super::{Call, Work};
+use super::{Call, Guard, Work};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A call whose parts have not all ended.
 pub(crate) struct Joint {
+    /// That of the call's guard.
+    pub(super) number: Option<u64>,
     state: Mutex<State>,
 }
 
@@ -17,7 +19,8 @@ struct State {
 pub(crate) fn split(mut whole: Box<Call>, parts: usize) -> impl Iterator<Item = Box<Call>> {
     let to = whole.to.clone();
     whole.answer = 0;
-    let joint = Arc::new(Joint { state: Mutex::new(State { whole: Some(whole), open: parts }) });
+    let number = whole.guard.as_ref().map(Guard::number);
+    let joint = Arc::new(Joint { number, state: Mutex::new(State { whole: Some(whole), open: parts }) });
     (0..parts).map(move |_| {
         let mut part = Call::new(&to);
         part.work = Work::Flush;
@@ -27,6 +30,12 @@ pub(crate) fn split(mut whole: Box<Call>, parts: usize) -> impl Iterator<Item = 
 }
 
 impl Joint {
+    /// What the call holds.
+    pub(super) fn take_guard(&self) -> Option<Guard> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.whole.as_mut()?.guard.take()
+    }
+
     /// A part has ended; returns the call if it was the last one.
     pub(crate) fn ended(&self, part: &Call) -> Option<Box<Call>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

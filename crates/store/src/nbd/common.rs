@@ -24,6 +24,9 @@ pub(super) struct Common {
     allocates: AtomicBool,
     /// There has been no connection for too long.
     is_down: AtomicBool,
+    /// Those that are open are left, and then opened again.
+    is_retiring: AtomicBool,
+    since: Instant,
     /// Of each connection.
     writes: Box<[Writes]>,
     /// How often calls were moved from one connection to another.
@@ -35,6 +38,9 @@ pub(super) struct Common {
 struct Meeting {
     /// Connections that are open.
     open: usize,
+    /// One was lost meanwhile: the next one may reach another process of the server, which does not have what
+    /// was written on these.
+    has_lost: bool,
     /// What they have negotiated.
     export: Export,
     /// When the last one that had worked was lost.
@@ -43,13 +49,14 @@ struct Meeting {
     stranded: VecDeque<Box<Call>>,
 }
 
-/// Acknowledged writes of a connection, and how many of them a flush on it has made durable. Changed under
-/// its lock.
+/// Acknowledged writes of a connection, how many of them a flush on it has made durable, and when something
+/// was last received on it, in milliseconds since the export was opened. Changed under its lock.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct Writes {
     acknowledged: AtomicU64,
     durable: AtomicU64,
+    heard: AtomicU64,
 }
 
 impl Writes {
@@ -101,11 +108,14 @@ impl Common {
             flags: AtomicU16::new(export.flags),
             allocates: AtomicBool::new(export.allocation.is_some()),
             is_down: AtomicBool::new(false),
+            is_retiring: AtomicBool::new(false),
+            since: Instant::now(),
             writes,
             moves: AtomicU64::new(0),
             stranded_count: AtomicUsize::new(0),
             meeting: Mutex::new(Meeting {
                 open: 1,
+                has_lost: false,
                 export,
                 away_since: Instant::now(),
                 stranded: VecDeque::new(),
@@ -142,8 +152,32 @@ impl Common {
         self.shared.has_abandoned() || self.is_down()
     }
 
+    /// Whether those that are open are to be left.
+    pub(super) fn is_retiring(&self) -> bool {
+        self.is_retiring.load(Ordering::Relaxed)
+    }
+
     pub(super) fn writes(&self, connection: usize) -> &Writes {
         &self.writes[connection]
+    }
+
+    /// Something was received on a connection.
+    pub(super) fn hear(&self, connection: usize, now: Instant) {
+        self.writes[connection].heard.store(self.millis(now), Ordering::Relaxed);
+    }
+
+    /// Whether something was received on another connection lately.
+    pub(super) fn hears_others(&self, connection: usize, now: Instant) -> bool {
+        let (now, patience) = (self.millis(now), self.options.give_up_after.as_millis() as u64);
+        let mut others = self.writes.iter().enumerate().filter(|(number, _)| *number != connection);
+        others.any(|(_, other)| match other.heard.load(Ordering::Relaxed) {
+            0 => false,
+            heard => now.saturating_sub(heard) < patience,
+        })
+    }
+
+    fn millis(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.since).as_millis() as u64 + 1
     }
 
     /// Whether acknowledged writes are not durable yet.
@@ -165,7 +199,7 @@ impl Common {
     pub(super) fn lacks(&self, connection: usize, is_wanted: bool) -> bool {
         match self.meeting().open {
             0 => connection == 0,
-            _ => (connection == 0 || is_wanted) && self.flags() & CAN_MULTI_CONN != 0,
+            _ => (connection == 0 || is_wanted) && !self.is_retiring() && self.flags() & CAN_MULTI_CONN != 0,
         }
     }
 
@@ -175,6 +209,10 @@ impl Common {
     /// Why it cannot be used beside those that are open.
     pub(super) fn joins(&self, export: &Export) -> Result<usize, String> {
         let mut meeting = self.meeting();
+        if meeting.open > 0 && meeting.has_lost {
+            self.is_retiring.store(true, Ordering::Relaxed);
+            return Err("the server may have been restarted: older connections are left first".to_owned());
+        }
         if meeting.open > 0 {
             fits_beside(&meeting.export, export)?;
         }
@@ -191,6 +229,10 @@ impl Common {
     pub(super) fn leaves(&self, has_worked: bool) {
         let mut meeting = self.meeting();
         meeting.open -= 1;
+        meeting.has_lost = meeting.open > 0;
+        if !meeting.has_lost {
+            self.is_retiring.store(false, Ordering::Relaxed);
+        }
         if has_worked {
             meeting.away_since = Instant::now();
         }

@@ -69,7 +69,6 @@ struct Outage {
     reason: String,
     next_try: Instant,
     pause: Duration,
-    pause_max: Duration,
     is_connecting: bool,
 }
 
@@ -80,7 +79,6 @@ impl Connection {
             reason: String::new(),
             next_try: Instant::now(),
             pause: PAUSE_MIN,
-            pause_max: if number == 0 { PAUSE_MAX } else { PAUSE_OF_MORE_MAX },
             is_connecting: false,
         };
         Arc::new(Connection {
@@ -154,17 +152,21 @@ impl Connection {
             || state.link.iter_mut().flat_map(Link::sent_mut).any(|sent| sent.call.is_of(lane))
     }
 
-    /// The call with this guard is no longer waited for: it is not sent, nor resent. Returns whether it was
-    /// here.
-    pub(super) fn withdraw(&self, number: u64) -> bool {
+    /// The call with this guard is no longer waited for, nor are its parts: they are not sent, nor resent.
+    pub(super) fn withdraw(&self, number: u64) {
+        let is_abandoned = self.common.shared.is_abandoned(number);
         let mut state = self.state();
-        if let Some(at) = state.waiting.iter().position(|call| call.is_numbered(number)) {
+        while let Some(at) = state.waiting.iter().position(|call| call.is_numbered(number)) {
             state.waiting.remove(at).into_iter().for_each(|call| fail(call, Errno::CANCELED));
-            return true;
         }
-        let mut sent = state.link.iter_mut().flat_map(Link::sent_mut);
-        let found = sent.find(|sent| sent.call.is_numbered(number));
-        found.map(|sent| sent.is_withdrawn = true).is_some()
+        let sent = state.link.iter_mut().flat_map(Link::sent_mut);
+        for sent in sent.filter(|sent| sent.call.is_numbered(number)) {
+            sent.is_withdrawn = true;
+            // It changes nothing, so nothing has to wait for it.
+            if is_abandoned && sent.call.work == Work::Flush {
+                sent.call.let_go();
+            }
+        }
     }
 
     /// Receives what has arrived, and sends what is owed.
@@ -185,14 +187,23 @@ impl Connection {
     pub(super) fn tick(self: &Arc<Self>) {
         let (mut state, now) = (self.state(), Instant::now());
         state.receive(self);
+        if self.common.is_retiring() {
+            state.retire(self);
+        }
         let patience = self.common.options.give_up_after;
+        let hears_others = self.common.hears_others(self.number, now);
         // One that may still change something is kept until it has.
-        if let Some(reason) = state.link.as_ref().and_then(|link| link.outlived(now, patience)) {
+        if let Some(reason) = state.link.as_ref().and_then(|link| link.outlived(now, patience, hears_others))
+        {
             state.link.iter_mut().for_each(Link::disconnect);
             state.lost(self, reason, true);
         }
         state.send(self);
         let outage = &mut state.outage;
+        if outage.pause > PAUSE_MAX && self.common.open() == 0 {
+            // It has waited as one of several.
+            (outage.next_try, outage.pause) = (now, PAUSE_MIN);
+        }
         let is_due = !outage.is_connecting && now >= outage.next_try;
         let is_wanted = self.is_wanted.load(Ordering::Relaxed);
         if state.link.is_some() || !is_due || !self.common.lacks(self.number, is_wanted) {
@@ -206,7 +217,7 @@ impl Connection {
             connection.opened(opened);
         });
         if let Err(error) = started {
-            state.outage.failed(format!("cannot start a thread to connect: {error}"));
+            state.outage.failed(format!("cannot start a thread to connect: {error}"), self.common.open());
         }
     }
 
@@ -219,11 +230,22 @@ impl Connection {
     fn opened(&self, opened: Result<(Stream, Export), OpenError>) {
         let mut state = self.state();
         let joined = opened.map_err(|error| error.problem).and_then(|(stream, export)| {
-            let open = self.common.joins(&export)?;
-            Ok((Link::new(stream, export), open))
+            let mut link = Link::new(stream, export);
+            match self.common.joins(&export) {
+                Ok(open) => Ok((link, open)),
+                Err(problem) => {
+                    link.disconnect();
+                    Err(problem)
+                }
+            }
         });
         let (link, open) = match joined {
             Ok(joined) => joined,
+            Err(problem) if self.common.is_retiring() => {
+                // It is opened again as soon as these have been left.
+                (state.outage.reason, state.outage.is_connecting) = (problem, false);
+                return;
+            }
             Err(problem) => {
                 if self.common.open() > 0 && state.outage.pause == PAUSE_MIN {
                     reactor::limited!(
@@ -233,7 +255,7 @@ impl Connection {
                         "cannot open one more connection to the NBD server, and use the others: {problem}"
                     );
                 }
-                return state.outage.failed(problem);
+                return state.outage.failed(problem, self.common.open());
             }
         };
         state.link = Some(link);
@@ -273,15 +295,17 @@ impl Drop for Connection {
 }
 
 impl Outage {
-    fn failed(&mut self, reason: String) {
+    /// An attempt has failed while so many others are open.
+    fn failed(&mut self, reason: String, others: usize) {
         (self.reason, self.is_connecting) = (reason, false);
-        self.wait();
+        self.wait(others);
     }
 
     /// The next attempt has to wait, longer each time.
-    fn wait(&mut self) {
+    fn wait(&mut self, others: usize) {
+        let pause_max = if others == 0 { PAUSE_MAX } else { PAUSE_OF_MORE_MAX };
         self.next_try = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(self.pause_max);
+        self.pause = (self.pause * 2).min(pause_max);
     }
 }
 
@@ -301,7 +325,12 @@ impl State {
             }
             match link.receive() {
                 Received::Nothing => return,
-                Received::Something(bytes) => left = left.saturating_sub(bytes.max(RECEIVE_BYTES_MIN)),
+                Received::Something(bytes) => {
+                    left = left.saturating_sub(bytes.max(RECEIVE_BYTES_MIN));
+                    if bytes > 0 {
+                        of.common.hear(of.number, link.last_received);
+                    }
+                }
                 Received::Violation(violation) => {
                     reactor::limited!(
                         "violations of NBD",
@@ -402,6 +431,24 @@ impl State {
         Ok(())
     }
 
+    /// Begins to leave it, or continues: nothing new is sent, and what was written is flushed. Then
+    /// [`Link::outlived`] finds it of no more use.
+    fn retire(&mut self, of: &Connection) {
+        let Some(link) = &mut self.link else { return };
+        of.is_open.store(false, Ordering::SeqCst);
+        (link.is_ending, link.is_retiring) = (true, true);
+        if !link.is_idle() || link.has_flushed || !of.writes().is_dirty() {
+            return;
+        }
+        link.has_flushed = true;
+        // Where there is no memory for this, it counts as lost.
+        let Ok(nobody) = Mailbox::new() else { return };
+        nobody.close();
+        let _ = self.request(of, Call::new(&nobody), true);
+        // It is of no use on another connection.
+        self.link.iter_mut().flat_map(Link::sent_mut).for_each(|sent| sent.is_withdrawn = true);
+    }
+
     /// Sends what is owed, as far as the socket accepts it.
     fn send(&mut self, of: &Connection) {
         loop {
@@ -469,7 +516,7 @@ impl State {
         if has_worked {
             (self.outage.next_try, self.outage.pause) = (Instant::now(), PAUSE_MIN);
         } else {
-            self.outage.wait();
+            self.outage.wait(of.common.open() - 1);
         }
         of.common.leaves(has_worked);
         of.common.strand(&mut self.waiting);
@@ -641,6 +688,56 @@ mod tests {
             assert!(!newer.try_lock(None), "nothing newer is written there");
             assert!(!connection.common.shared.has_abandoned(), "other blocks are used as before");
         }
+    }
+
+    #[test]
+    fn a_flush_that_is_not_waited_for_any_more_does_not_make_the_store_unavailable() {
+        for parts in [1, 2] {
+            let (connection, _server) = connection();
+            let (mail, guard) = (Mailbox::new().unwrap(), guard(&connection));
+            let (number, mut call) = (guard.number(), Call::new(&mail));
+            call.guard = Some(guard);
+            if parts == 1 {
+                start(&connection, call);
+            } else {
+                crate::calls::split(call, parts).for_each(|part| start(&connection, part));
+            }
+            connection.send();
+            connection.common.shared.abandon(number);
+            assert!(connection.common.is_lost());
+            connection.withdraw(number);
+            assert!(!connection.common.is_lost(), "{parts} parts");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_tried_less_often_only_while_others_are_open() {
+        for others in [0, 1] {
+            let (connection, _server) = connection();
+            let outage = &mut connection.state().outage;
+            (0..20).for_each(|_| outage.failed(String::new(), others));
+            assert_eq!(outage.pause, [PAUSE_MAX, PAUSE_OF_MORE_MAX][others]);
+        }
+        let (connection, _server) = connection();
+        let mut state = connection.state();
+        (0..20).for_each(|_| state.outage.failed(String::new(), 1));
+        state.lost(&connection, "the server has closed it", true);
+        (0..20).for_each(|_| state.outage.failed(String::new(), 1));
+        drop(state);
+        connection.tick();
+        let state = connection.state();
+        assert!(state.outage.is_connecting || state.outage.pause <= 2 * PAUSE_MIN, "it is the only one");
+    }
+
+    #[test]
+    fn lanes_whose_connection_is_closed_do_not_all_use_the_same() {
+        let (connections, _server) = connections_to("disk");
+        let is_open = |number: usize| &connections.iter().nth(number).unwrap().is_open;
+        assert_eq!([0, 1, 2, 3].map(|home| connections.of(home)), [0; 4]);
+        is_open(1).store(true, Ordering::SeqCst);
+        assert_eq!([0, 1, 2, 3].map(|home| connections.of(home)), [0, 1, 0, 1]);
+        connections.iter().take(2).for_each(|one| one.is_open.store(false, Ordering::SeqCst));
+        assert_eq!(connections.of(2), 2);
     }
 
     #[test]

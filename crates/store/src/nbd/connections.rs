@@ -1,7 +1,9 @@
 //! The connections of an export: one, or several if the server permits that.
 //!
 //! Each of them has to flush what was acknowledged on it. The server's promise that a flush on one covers all
-//! ends with the server, and when it has ended is noticed on each of them at another time.
+//! ends with the server, and when it has ended is noticed on each of them at another time. So one that was lost
+//! is not opened beside older ones: these may still be to the former process of a server, which has a cache of
+//! its own.
 
 use super::Options;
 use super::common::Common;
@@ -90,7 +92,12 @@ impl Connections {
             return home;
         }
         self.all[home].want();
-        self.first_open().unwrap_or(home)
+        // Not the same one for all of these lanes.
+        let open = || (0..self.all.len()).filter(|number| self.all[*number].is_open());
+        match open().count() {
+            0 => home,
+            count => open().nth(home % count).unwrap_or(home),
+        }
     }
 
     fn first_open(&self) -> Option<usize> {
@@ -100,16 +107,18 @@ impl Connections {
     /// Takes a call, which is sent by [`Connections::send`]. Returns which connections have it.
     pub(super) fn start(&self, call: Box<Call>, at: usize) -> Set {
         let mut used = Set::default();
-        used.add(at);
         if call.work == Work::Flush {
-            let dirty = |number: &usize| *number != at && self.common.writes(*number).is_dirty();
+            let dirty = |number: &usize| self.common.writes(*number).is_dirty();
             (0..self.all.len()).filter(dirty).for_each(|number| used.add(number));
         }
-        if !used.has_several() {
-            self.start_at(call, at);
-        } else {
+        if used == Set::default() {
+            used.add(at);
+        }
+        if used.has_several() {
             let parts = calls::split(call, used.iter().count());
             parts.zip(used.iter()).for_each(|(part, number)| self.start_at(part, number));
+        } else {
+            self.start_at(call, used.iter().next().unwrap_or(at));
         }
         used
     }
@@ -121,18 +130,16 @@ impl Connections {
         }
     }
 
-    /// This call is no longer waited for.
+    /// This call is no longer waited for, nor are its parts.
     pub(super) fn withdraw(&self, number: u64) {
         loop {
             let moves = self.common.moves();
-            if self.all.iter().any(|connection| connection.withdraw(number)) {
-                return;
-            }
-            if let Some(mut call) = self.common.take_stranded(number) {
+            self.all.iter().for_each(|connection| connection.withdraw(number));
+            while let Some(mut call) = self.common.take_stranded(number) {
                 call.answer = -i64::from(Errno::CANCELED.raw_os_error());
-                return Call::answered(call);
+                Call::answered(call);
             }
-            // Otherwise it may have moved from there to a connection that had already been searched.
+            // Otherwise one may have moved from there to a connection that had already been searched.
             if self.common.moves() == moves {
                 return;
             }
@@ -173,6 +180,11 @@ impl Connections {
         self.all.iter().for_each(Connection::tick);
         self.common.tick(Instant::now());
         self.rescue();
+    }
+
+    /// Whether its connections change by ticks alone.
+    pub(super) fn needs_ticks(&self) -> bool {
+        self.common.open() == 0 || self.common.is_retiring()
     }
 
     /// Why the export is unreachable, if it has been for long.

@@ -9,8 +9,8 @@ use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
 use reactor::io::{Completion, Handle, Io, Tag};
 use scsi::storage::{CHUNK_BYTES, Found};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wire::Span;
 
@@ -37,8 +37,9 @@ pub(super) struct NbdLane {
 /// A lane's access to an export.
 pub(super) struct Seat {
     store: Arc<NbdStore>,
-    /// The connection that it uses while that is open.
-    home: usize,
+    /// The connection that it uses while that is open, chosen with its first call: the lanes of other cores
+    /// may never have any.
+    home: OnceLock<usize>,
     /// The connections that may have calls of it: a [`Set`].
     used: AtomicU32,
 }
@@ -46,8 +47,7 @@ pub(super) struct Seat {
 impl NbdLane {
     pub(super) fn new(store: Arc<NbdStore>, tags: Tag) -> NbdLane {
         let watches = store.connections.iter().map(|_| [None, None]).collect();
-        let home = store.connections.take_home();
-        let seat = Arc::new(Seat { store, home, used: AtomicU32::new(0) });
+        let seat = Arc::new(Seat { store, home: OnceLock::new(), used: AtomicU32::new(0) });
         NbdLane { calls: CallLane::new(seat, tags), tags, watches, moves: 0, is_closing: false }
     }
 
@@ -147,7 +147,7 @@ impl<I: Io> Lane<I> for NbdLane {
     }
 
     fn wants_ticks(&self) -> bool {
-        Lane::<I>::wants_ticks(&self.calls) || self.store().connections.common.open() == 0
+        Lane::<I>::wants_ticks(&self.calls) || self.store().connections.needs_ticks()
     }
 
     fn losses(&mut self) -> u64 {
@@ -224,7 +224,8 @@ impl Medium for Seat {
 
     fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
         let connections = &self.store.connections;
-        let used = connections.start(call, connections.of(self.home));
+        let home = *self.home.get_or_init(|| connections.take_home());
+        let used = connections.start(call, connections.of(home));
         self.set_used(Set(self.used().0 | used.0));
         Ok(())
     }
@@ -236,6 +237,6 @@ impl Medium for Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.store.connections.give_home(self.home);
+        self.home.get().iter().for_each(|home| self.store.connections.give_home(**home));
     }
 }

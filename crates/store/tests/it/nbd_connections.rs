@@ -1,12 +1,14 @@
 //! The guarantees of NBD exports that are used over several connections, with a server controlled by each
 //! test, and with others.
 
-use crate::nbd::{Asked, BLOCK, CACHED, Core, DONE, FLUSH, Peer, SHORT, SIZE, Server, WRITE, options};
+use crate::nbd::{
+    Asked, BLOCK, CACHED, Core, DISCONNECT, DONE, FLUSH, Peer, SHORT, SIZE, Server, WRITE, options,
+};
 use crate::support::nbd::NbdServer;
 use crate::support::{Random, directory, sparse};
 use config::NbdUrl;
 use scsi::storage::StoreError;
-use std::io::{ErrorKind, Read as _};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,9 +32,11 @@ impl Pair {
         let (store, mut first) = server.open(SHARED, options);
         let mut cores = [Core::on(&store), Core::on(&store)];
         // Until the second one is open, the other is used.
-        let flush = cores[1].begin(&Op::Flush);
-        acknowledge(&mut first, FLUSH);
-        assert_eq!(cores[1].outcome(flush), DONE);
+        for core in &mut cores {
+            let flush = core.begin(&Op::Flush);
+            acknowledge(&mut first, FLUSH);
+            assert_eq!(core.outcome(flush), DONE);
+        }
         let second = cores[1].during(|| server.accept(SHARED, SIZE));
         cores[1].until(|_| store.connections() == 2);
         Pair { server, store, peers: [first, second], cores }
@@ -83,6 +87,12 @@ fn a_flush_is_complete_when_each_connection_has_flushed_what_was_written_on_it()
     acknowledge(&mut pair.peers[0], FLUSH);
     assert_eq!(pair.cores[0].outcome(flush), DONE);
     pair.peers[1].has_nothing();
+    // Whichever core begins it.
+    pair.write(0, 1);
+    let flush = pair.cores[1].begin(&Op::Flush);
+    acknowledge(&mut pair.peers[0], FLUSH);
+    assert_eq!(pair.cores[1].outcome(flush), DONE);
+    pair.peers[1].has_nothing();
     assert_eq!(pair.losses(), [0, 0]);
 }
 
@@ -102,6 +112,45 @@ fn a_flush_fails_that_one_of_the_connections_fails() {
     }
 }
 
+/// One connection of a pair was lost, and is opened again: a server has accepted that. Returns its end.
+fn reopened(server: &Server, store: &NbdStore, core: &mut Core, size: u64) -> Peer {
+    core.until(|_| store.connections() == 1);
+    let mut peer = core.during(|| server.accept(SHARED, size));
+    assert_eq!(core.during(|| peer.asked()).command, DISCONNECT);
+    core.look();
+    peer
+}
+
+#[test]
+fn nothing_is_sent_to_what_may_be_another_server_before_older_connections_have_ended_and_are_flushed() {
+    let mut pair = Pair::new(options());
+    pair.write(0, 1);
+    let Pair { server, store, peers: [mut old, ended], cores: [mut one, mut other] } = pair;
+    let slow = one.write(2, 1, false);
+    let asked = old.asked();
+    drop(ended);
+    reopened(&server, &store, &mut other, SIZE);
+    let newer = other.write(3, 1, false);
+    is_open(&mut other, newer);
+    old.has_nothing();
+    old.reply(&asked, 0, &[]);
+    assert_eq!(one.outcome(slow), DONE);
+    let flush = other.during(|| old.asked());
+    assert_eq!(flush.command, FLUSH);
+    is_open(&mut other, newer);
+    old.has_nothing();
+    old.reply(&flush, 0, &[]);
+    assert_eq!(other.during(|| old.asked()).command, DISCONNECT);
+    let mut new = other.during(|| server.accept(SHARED, SIZE));
+    let asked = other.during(|| new.asked());
+    assert_eq!((asked.command, asked.offset), (WRITE, 3 * BLOCK as u64));
+    new.reply(&asked, 0, &[]);
+    assert_eq!(other.outcome(newer), DONE);
+    assert_eq!(other.0.lane.losses(), 0);
+    let _second = other.during(|| server.accept(SHARED, SIZE));
+    other.until(|_| store.connections() == 2);
+}
+
 #[test]
 fn a_flush_by_a_restarted_server_does_not_cover_a_connection_whose_loss_was_not_noticed() {
     let mut pair = Pair::new(options());
@@ -109,20 +158,39 @@ fn a_flush_by_a_restarted_server_does_not_cover_a_connection_whose_loss_was_not_
     // The server restarts. Only the other connection ends, and is opened again.
     let Pair { server, store, peers: [mut old, ended], cores: [mut one, mut other] } = pair;
     drop(ended);
-    other.until(|_| store.connections() == 1);
-    let mut new = other.during(|| server.accept(SHARED, SIZE));
-    other.until(|_| store.connections() == 2);
+    reopened(&server, &store, &mut other, SIZE);
     assert_eq!((one.0.lane.losses(), other.0.lane.losses()), (0, 0), "nothing was written on it");
     let flush = other.begin(&Op::Flush);
-    acknowledge(&mut new, FLUSH);
     assert_eq!(old.asked().command, FLUSH);
     is_open(&mut other, flush);
     assert!(one.0.lane.is_dirty());
     drop(old);
     // What was lost is reported to all before the flush is.
     other.until(|rig| rig.lane.losses() == 1);
-    acknowledge(&mut new, FLUSH);
+    let mut new = other.during(|| server.accept(SHARED, SIZE));
+    assert!(!other.has_ended(flush));
+    let asked = other.during(|| new.asked());
+    assert_eq!(asked.command, FLUSH);
+    new.reply(&asked, 0, &[]);
     assert_eq!((other.outcome(flush), one.0.lane.losses()), (DONE, 1));
+    new.has_nothing();
+}
+
+#[test]
+fn a_flush_that_was_cancelled_is_not_sent_on_another_connection() {
+    let mut pair = Pair::new(options());
+    pair.write(0, 1);
+    pair.write(1, 2);
+    let flush = pair.cores[0].begin(&Op::Flush);
+    let Pair { server: _server, store, mut peers, cores: [mut one, _other] } = pair;
+    let asked = peers.each_mut().map(Peer::asked);
+    one.0.lane.cancel(&mut one.0.io, flush);
+    let [mut kept, ended] = peers;
+    drop(ended);
+    one.until(|_| store.connections() == 1);
+    kept.has_nothing();
+    kept.reply(&asked[0], 0, &[]);
+    assert_eq!(one.outcome(flush), Err(StoreError::Cancelled));
 }
 
 #[test]
@@ -134,7 +202,6 @@ fn a_flush_that_a_server_does_not_begin_before_it_shuts_down_ends_after_the_loss
     let write = ending.asked();
     let flush = other.begin(&Op::Flush);
     let asked = ending.asked();
-    acknowledge(&mut kept, FLUSH);
     ending.reply(&asked, 108, &[]);
     is_open(&mut other, flush);
     // Another connection could not flush what was written on this one.
@@ -212,19 +279,58 @@ fn what_was_cancelled_is_not_sent_on_another_connection() {
 
 #[test]
 fn an_export_that_has_another_size_on_one_connection_is_not_used_there_while_others_are_open() {
-    let Pair { server, store, peers: [kept, ended], cores: [_one, mut other] } = Pair::new(options());
-    drop(ended);
-    other.until(|_| store.connections() == 1);
-    for _ in 0..2 {
-        let mut refused = other.during(|| server.accept(SHARED, 2 * SIZE));
-        let mut end = [0; 1];
-        let has_ended = other.during(|| refused.0.read(&mut end));
-        assert_eq!((has_ended.expect("an end"), store.connections()), (0, 1));
-        assert_eq!(store.traits().size_bytes, SIZE);
+    let server = Server::new();
+    let (store, mut first) = server.open(SHARED, options());
+    let mut cores = [Core::on(&store), Core::on(&store)];
+    for core in &mut cores {
+        let flush = core.begin(&Op::Flush);
+        acknowledge(&mut first, FLUSH);
+        assert_eq!(core.outcome(flush), DONE);
     }
-    drop(kept);
+    let core = &mut cores[1];
+    for _ in 0..2 {
+        let mut refused = core.during(|| server.accept(SHARED, 2 * SIZE));
+        assert_eq!(core.during(|| refused.asked()).command, DISCONNECT);
+        assert_eq!((store.connections(), store.traits().size_bytes), (1, SIZE));
+    }
+    drop(first);
+    let _new = core.during(|| server.accept(SHARED, 2 * SIZE));
+    core.until(|_| store.traits().size_bytes == 2 * SIZE);
+}
+
+#[test]
+fn a_size_that_a_restart_has_changed_is_noticed_though_another_connection_stays() {
+    let Pair { server, store, peers: [mut kept, ended], cores: [_one, mut other] } = Pair::new(options());
+    drop(ended);
+    reopened(&server, &store, &mut other, 2 * SIZE);
+    assert_eq!(other.during(|| kept.asked()).command, DISCONNECT);
     let _new = other.during(|| server.accept(SHARED, 2 * SIZE));
     other.until(|_| store.traits().size_bytes == 2 * SIZE);
+}
+
+#[test]
+fn a_core_that_never_calls_takes_no_connection_from_those_that_do() {
+    let server = Server::new();
+    let (store, mut first) = server.open_by(&two(&server), SHARED, options());
+    let mut cores = [Core::on(&store), Core::on(&store), Core::on(&store)];
+    let [one, _idle, other] = &mut cores;
+    for core in [&mut *one, &mut *other] {
+        let flush = core.begin(&Op::Flush);
+        acknowledge(&mut first, FLUSH);
+        assert_eq!(core.outcome(flush), DONE);
+    }
+    let mut second = other.during(|| server.accept(SHARED, SIZE));
+    other.until(|_| store.connections() == 2);
+    for (core, peer) in [(one, &mut first), (other, &mut second)] {
+        let write = core.write(1, 1, false);
+        acknowledge(peer, WRITE);
+        assert_eq!(core.outcome(write), DONE);
+    }
+}
+
+/// The export's URL, for two connections.
+fn two(server: &Server) -> NbdUrl {
+    NbdUrl::parse(&format!("nbd+unix:///disk?socket={}&connections=2", server.path.display())).expect("a URL")
 }
 
 #[test]

@@ -20,6 +20,10 @@ const OUT_BYTES_MAX: usize = 1 << 20;
 /// The longest range whose allocation is queried in one request.
 const EXTENT_BYTES_MAX: u64 = 1 << 30;
 
+/// How many times longer than for other answers those of flushes are waited for, as long as the server answers
+/// on other connections.
+const FLUSH_PATIENCE: u32 = 15;
+
 /// The result of using the socket.
 pub(super) enum Received {
     /// Nothing more at present.
@@ -76,11 +80,14 @@ pub(super) struct Link {
     pub(super) fault: Option<String>,
     /// The server is about to end it.
     pub(super) is_ending: bool,
+    /// It is left since another one was lost, and has been sent the flush for that.
+    pub(super) is_retiring: bool,
+    pub(super) has_flushed: bool,
     /// A request was carried out, or refused for a reason specific to it.
     pub(super) has_answered: bool,
     pub(super) since: Instant,
     /// When something was last received, or requested while nothing was outstanding.
-    last_received: Instant,
+    pub(super) last_received: Instant,
 }
 
 impl Link {
@@ -99,6 +106,8 @@ impl Link {
             finished: Vec::new(),
             fault: None,
             is_ending: false,
+            is_retiring: false,
+            has_flushed: false,
             has_answered: false,
             since: Instant::now(),
             last_received: Instant::now(),
@@ -132,16 +141,32 @@ impl Link {
         self.sent.iter().flatten().any(|sent| changes(sent.call.work))
     }
 
+    /// Whether no request is outstanding.
+    pub(super) fn is_idle(&self) -> bool {
+        self.machine.open() == 0
+    }
+
     /// Why another connection would be better, if no request that could change the medium is outstanding on
     /// this one.
-    pub(super) fn outlived(&self, now: Instant, patience: Duration) -> Option<&'static str> {
+    pub(super) fn outlived(
+        &self,
+        now: Instant,
+        patience: Duration,
+        hears_others: bool,
+    ) -> Option<&'static str> {
         if self.may_change() {
             return None;
         }
-        let is_idle = self.machine.open() == 0;
+        let is_idle = self.is_idle();
+        // A flush may take long, and nothing else shows here whether the server is still there.
+        let only_flushes = self.sent.iter().flatten().all(|sent| sent.flushes);
+        let patience = if only_flushes && hears_others { patience * FLUSH_PATIENCE } else { patience };
         let is_silent = now.saturating_duration_since(self.last_received) >= patience;
         match self.fault {
             Some(_) => Some("the server violates the NBD protocol"),
+            None if is_idle && self.is_retiring => {
+                Some("another one was lost, so that the server may have been restarted")
+            }
             None if is_idle && self.is_ending => Some("the server is being shut down"),
             None if !is_idle && is_silent => Some("the server does not answer"),
             None => None,
@@ -298,6 +323,26 @@ mod tests {
     use super::*;
     use crate::calls::Mailbox;
     use crate::nbd::connection::tests::plain;
+
+    #[test]
+    fn a_flush_may_take_longer_as_long_as_the_server_answers_on_other_connections() {
+        const PATIENCE: Duration = Duration::from_secs(20);
+        for (work, longest) in
+            [(Work::Flush, PATIENCE * FLUSH_PATIENCE), (Work::Read { offset: 0 }, PATIENCE)]
+        {
+            let (stream, export, _server) = plain(1 << 20);
+            let mut link = Link::new(stream, export);
+            let mut call = Call::new(&Mailbox::new().unwrap());
+            call.work = work;
+            assert!(link.request(call, false, Mark { acknowledged: 0, durable_of_all: 0 }, 1).is_ok());
+            let outlived = |after, hears_others| {
+                link.outlived(link.last_received + after, PATIENCE, hears_others).is_some()
+            };
+            let before = longest - Duration::from_secs(1);
+            assert_eq!([before, longest].map(|after| outlived(after, true)), [false, true]);
+            assert!(outlived(PATIENCE, false));
+        }
+    }
 
     #[test]
     fn what_waits_to_be_sent_is_bounded_however_long_the_server_lags_behind() {
