@@ -106,6 +106,8 @@ pub struct Machine {
     /// A call to the monitors or the medium is outstanding, since then; and none before this, as the last one failed.
     working: Option<Duration>,
     work_pause: Duration,
+    /// Since when such calls have been needed, and have not succeeded.
+    unmet: Option<Duration>,
     /// Whether that includes state to be saved, and what was applied.
     carries: (bool, bool),
     /// The stage that ends when it is written.
@@ -170,6 +172,7 @@ impl Machine {
             writing: None,
             working: None,
             work_pause: Duration::ZERO,
+            unmet: None,
             carries: (false, false),
             completes: None,
             applying: 0,
@@ -405,7 +408,7 @@ impl Machine {
 
     /// [`Action::Promote`] has returned.
     pub fn promoted(&mut self, outcome: Result<(), String>) {
-        self.working = None;
+        (self.working, self.unmet) = (None, None);
         if self.stage != Stage::Promoting {
             // It has lost the claim, or given it up.
             return;
@@ -417,7 +420,8 @@ impl Machine {
         match outcome {
             Ok(()) => {
                 self.stage = Stage::Confirming;
-                self.share.fences = self.share.fences.max(self.share.catching);
+                // An earlier claim may have begun the call, and the gateway not have caught up since.
+                self.share.fences = self.share.catching;
             }
             Err(why) => {
                 self.stage = Stage::Releasing;
@@ -429,7 +433,7 @@ impl Machine {
 
     /// [`Action::Demote`] has returned. If it failed, only a new client is known not to write any more.
     pub fn demoted(&mut self, now: Duration, outcome: Result<(), String>) {
-        self.working = None;
+        (self.working, self.unmet) = (None, None);
         match outcome {
             Ok(()) if !self.is_fenced => self.stage = Stage::Releasing,
             Ok(()) => self.stage = Stage::Reopening,
@@ -442,7 +446,7 @@ impl Machine {
 
     /// [`Action::Reopen`] has returned: the new client.
     pub fn reopened(&mut self, now: Duration, outcome: Result<String, String>) {
-        self.working = None;
+        (self.working, self.unmet) = (None, None);
         match outcome {
             Ok(client) => {
                 self.me.client = client;
@@ -610,6 +614,7 @@ impl Machine {
             return None;
         }
         self.working = Some(now);
+        self.unmet.get_or_insert(now);
         Some(action)
     }
 
@@ -668,7 +673,9 @@ impl Machine {
     fn is_serving(&self) -> bool {
         match self.stage {
             Stage::Activating | Stage::Active | Stage::Leaving => true,
-            Stage::Serving | Stage::Settling => self.share.serves,
+            Stage::Serving | Stage::Promoting | Stage::Confirming | Stage::Settling | Stage::Releasing => {
+                self.share.serves
+            }
             _ => false,
         }
     }

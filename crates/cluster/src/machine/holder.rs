@@ -49,7 +49,7 @@ impl Machine {
             self.share.has_read = true;
             return self.call(Action::Read);
         }
-        if !self.is_stale && self.should_leave() {
+        if !self.is_stale && (self.should_leave() || self.is_left_behind(now)) {
             record.shut_out_client(&self.me.client);
             return self.replace(record);
         }
@@ -86,7 +86,7 @@ impl Machine {
     /// Whether, with several gateways, others should fence in its place.
     fn has_waited(&self, now: Duration) -> bool {
         let long = self.interval.saturating_mul(2);
-        self.access == Access::All && self.working.is_some_and(|since| now.saturating_sub(since) >= long)
+        self.access == Access::All && self.unmet.is_some_and(|since| now.saturating_sub(since) >= long)
     }
 
     pub(super) fn leave(&mut self, now: Duration) -> Option<Action> {

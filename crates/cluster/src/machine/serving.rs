@@ -81,7 +81,7 @@ impl Machine {
             Ok(()) => {
                 self.share.fences = self.share.fences.max(self.share.catching);
                 self.share.carried = Some(self.share.catching);
-                self.refused = None;
+                (self.refused, self.unmet) = (None, None);
                 for peer in self.share.peers.values_mut().filter(|peer| peer.debt.has_lapsed()) {
                     peer.is_inexcusable = true;
                     peer.debt.look_again(now);
@@ -103,7 +103,7 @@ impl Machine {
         self.working = None;
         match outcome {
             Ok(()) => {
-                self.refused = None;
+                (self.refused, self.unmet) = (None, None);
                 self.has_fenced(now);
             }
             Err(why) => self.work_failed(now, why),
@@ -145,8 +145,24 @@ impl Machine {
         let holds = holder && self.seen.as_ref().is_some_and(|seen| seen.watch.is_lively());
         let mut peers = self.share.peers.iter();
         let serves = peers.any(|(name, peer)| is_other(name) && peer.beat.is_lively());
-        let serves_now = matches!(self.stage, Stage::Serving | Stage::Active | Stage::Leaving);
+        let serves_now = matches!(
+            self.stage,
+            Stage::Serving | Stage::Promoting | Stage::Settling | Stage::Active | Stage::Leaving
+        );
         self.share.is_stuck && serves_now && self.share.serves && (holds || serves)
+    }
+
+    /// As the holder: its client has not caught up with a fence in time, and another one's has. Until that one
+    /// decides, no change is complete.
+    pub(super) fn is_left_behind(&self, now: Duration) -> bool {
+        let (record, own) = (self.record(), &self.me.gateway);
+        let holds = matches!(self.stage, Stage::Settling | Stage::Active) && self.access == Access::All;
+        let waits = self.unmet.is_some_and(|since| now.saturating_sub(since) >= self.takeover());
+        let carries = |(name, peer): (&String, &Peer)| {
+            let carries = record.serving.get(name).is_some_and(|one| one.fences >= record.fences);
+            name != own && peer.beat.is_lively() && carries
+        };
+        holds && waits && !self.carries_fences() && self.share.peers.iter().any(carries)
     }
 
     /// Whether this gateway is among those that serve, as last seen.
@@ -224,11 +240,11 @@ impl Machine {
                 self.is_stale = true;
                 self.next(now)
             }
-            Stage::CatchingUp if !self.is_safe() => None,
+            Stage::CatchingUp if !self.is_safe() => self.fence_for_holder(now),
             Stage::CatchingUp if self.share.carried == Some(fences) => self.join(),
             Stage::CatchingUp => self.catch_up(now),
             Stage::Serving if self.share.applying.is_some() || change <= self.share.applied => {
-                if self.record().is_waiting { self.fence(now) } else { None }
+                self.fence_for_holder(now)
             }
             Stage::Serving if fences > self.share.fences => self.catch_up(now),
             Stage::Serving => {
@@ -423,6 +439,11 @@ impl Machine {
         Some(action)
     }
 
+    /// The same in place of the holder, if that one waits for the monitors.
+    fn fence_for_holder(&mut self, now: Duration) -> Option<Action> {
+        if self.record().is_waiting { self.fence(now) } else { None }
+    }
+
     /// The claim is confirmed: it no longer is one of those that serve, unless it has to remain in the object.
     pub(super) fn leave_those_that_serve(&self, record: &mut Record) {
         if self.is_among() {
@@ -491,7 +512,7 @@ impl Machine {
             }
         }
         if !self.has_lapsed() {
-            return None;
+            return self.fence_for_holder(now);
         }
         // Nobody is left to do it.
         if let Some(holder) = &self.record().active {

@@ -44,7 +44,7 @@ impl Machine {
             let wanted = self.wanted.map(|by| Next { gateway: me.gateway.clone(), by });
             record.next = wanted.or(other.cloned());
         }
-        if self.stage == Stage::Serving {
+        if matches!(self.stage, Stage::CatchingUp | Stage::Serving) {
             self.complete(now, &mut record);
         }
         let is_new = record != before || is_retracted;

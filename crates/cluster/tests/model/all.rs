@@ -205,6 +205,64 @@ fn one_that_hangs_is_fenced_in_time_by_whoever_reaches_the_monitors() {
     }
 }
 
+/// The monitors do not answer the gateway that decides, at once or by an error, and answer the others.
+#[test]
+fn one_that_the_monitors_do_not_answer_lets_another_one_fence_and_decide() {
+    for seed in 0..16 {
+        let mut world = World::with(Access::All, seed, 3 + seed as usize % 6, false, Mutant::None);
+        world.patience = PATIENCE;
+        world.run(20_000, |_| ());
+        let (began, holder) = (world.now, world.active()[0]);
+        let victim = (holder + 1) % world.gateways.len();
+        let client = world.gateways[victim].client.clone();
+        world.gateways[holder].deaf_until = began + 300_000;
+        if seed % 2 == 0 {
+            world.gateways[holder].fails_until = began + 300_000;
+        }
+        world.kill(victim, None);
+        world.run(began + PATIENCE - SPREADS, |_| ());
+        assert!(world.shut_out.contains_key(&client), "seed {seed}: {:?}", world.roles());
+        world.run(began + 4 * TAKEOVER, |_| ());
+        for _ in 0..6 {
+            let acked = world.acked;
+            world.run(world.now + 2 * TAKEOVER, |_| ());
+            assert!(world.acked > acked, "seed {seed} at {}: {:?}", world.now, world.roles());
+        }
+        let serves = |index: usize| world.gateways[index].serves || [holder, victim].contains(&index);
+        assert!((0..world.gateways.len()).all(serves), "seed {seed}: {:?}", world.roles());
+        world.run(began + 300_000 + 4 * TAKEOVER, |_| ());
+        assert_eq!(world.found, None, "seed {seed}");
+        assert!(world.gateways[holder].serves, "seed {seed}: {:?}", world.roles());
+    }
+}
+
+/// Of two gateways the one that decides gets no answer of the monitors, and the other one loses the cluster or starts
+/// again.
+#[test]
+fn one_that_is_to_be_fenced_does_it_itself_if_the_monitors_do_not_answer_the_other_one() {
+    for seed in 0..16 {
+        let mut world = World::with(Access::All, seed, 2, false, Mutant::None);
+        world.patience = PATIENCE;
+        world.run(20_000, |_| ());
+        let (began, holder) = (world.now, world.active()[0]);
+        let other = 1 - holder;
+        world.gateways[holder].deaf_until = began + 300_000;
+        match seed % 2 {
+            0 => world.gateways[other].cut_until = began + TAKEOVER,
+            _ => world.kill(other, Some(TAKEOVER / 2)),
+        }
+        world.run(began + 6 * TAKEOVER, |_| ());
+        assert_eq!(world.found, None, "seed {seed}");
+        assert!(world.gateways[other].serves, "seed {seed}: {:?}", world.roles());
+        let acked = world.acked;
+        world.run(began + 9 * TAKEOVER, |_| ());
+        assert!(world.acked > acked, "seed {seed} at {}: {:?}", world.now, world.roles());
+        world.run(began + 300_000 + 4 * TAKEOVER, |_| ());
+        assert_eq!(world.found, None, "seed {seed}");
+        assert!(world.all_serve(), "seed {seed}: {:?}", world.roles());
+    }
+}
+
 /// A gateway that starts and crashes again and again.
 fn crashes_again(victim: usize) -> impl FnMut(&mut World) {
     let mut next = 0;

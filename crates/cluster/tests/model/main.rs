@@ -152,6 +152,8 @@ struct Gateway {
     /// Until then it does not reach the cluster, although initiators reach it; or not its monitor.
     cut_until: u64,
     deaf_until: u64,
+    /// And its calls to them fail at once, since one that hangs occupies the thread that makes them.
+    fails_until: u64,
     /// Its home decides; it has access to the medium.
     is_active: bool,
     serves: bool,
@@ -312,6 +314,7 @@ impl World {
             held_until: 0,
             cut_until: 0,
             deaf_until: 0,
+            fails_until: 0,
             is_active: false,
             serves: false,
             epoch: 0,
@@ -388,11 +391,18 @@ impl World {
             }
             Event::Effect(action) => match self.is_deaf(index, &action) {
                 0 => self.effect(index, action),
+                _ if self.gateways[index].fails_until > self.now => {
+                    let delay = self.delay();
+                    self.post(index, delay, Event::Return(Returned::Cut(action)));
+                }
                 wait => self.post(index, wait.min(ELECTION), Event::Late(action)),
             },
             Event::Late(action) => match self.is_deaf(index, &action) {
                 0 => self.effect(index, action),
-                _ => self.post(index, 0, Event::Return(Returned::Cut(action))),
+                rest => {
+                    self.gateways[index].fails_until = self.now + rest;
+                    self.post(index, 0, Event::Return(Returned::Cut(action)));
+                }
             },
             Event::Return(returned) => {
                 self.returned(index, returned);
