@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// The interface at both ends.
 pub(crate) const INTERFACE: &str = "aoe0";
@@ -33,6 +34,7 @@ impl Cable {
         ip(&format!("-n {} link add {INTERFACE} mtu {mtu} type veth {peer}", a.name));
         a.ip(&format!("link set {INTERFACE} up"));
         b.ip(&format!("link set {INTERFACE} up"));
+        cable.ends.iter().for_each(End::wait_until_ready);
         cable
     }
 }
@@ -41,6 +43,21 @@ impl End {
     /// Runs `ip` in it.
     pub(crate) fn ip(&self, words: &str) {
         ip(&format!("-n {} {words}", self.name));
+    }
+
+    /// The kernel discards what is sent until it has noticed the carrier, which it does some time after both ends are
+    /// up.
+    fn wait_until_ready(&self) {
+        let link = format!("-n {} link show {INTERFACE}", self.name);
+        let is_up = || {
+            let shown = command(&link).output().expect("`ip` runs").stdout;
+            String::from_utf8_lossy(&shown).contains("state UP")
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_up() {
+            assert!(Instant::now() < deadline, "{} does not get ready", self.name);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Runs `tc` in it.
