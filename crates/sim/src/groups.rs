@@ -1,5 +1,5 @@
-//! Target port groups of gateways (SPC-4 section 5.15): every gateway reports those of all, as the object has them, and a path whose
-//! state has changed says so by a unit attention before a command finds that.
+//! Target port groups of gateways (SPC-4 section 5.15): every gateway reports those of all, as the object has them, and a path that
+//! is in standby now says so by a unit attention before a command finds that.
 
 use cluster::Record;
 use proto::time::Time;
@@ -123,20 +123,16 @@ impl Path {
         self.reported = Some((state, now));
     }
 
-    /// A medium command that began then was executed, or not because of the port's state.
+    /// A medium command that began then was not executed, because the port is in standby.
     ///
     /// # Errors
-    /// When the state is another one than was reported, without a unit attention.
-    pub(crate) fn finds(&self, began: Time, is_active: bool) -> Result<(), String> {
-        let is_other = |state: AccessState| match is_active {
-            true => state == AccessState::Standby,
-            false => state.is_active(),
-        };
+    /// When another state was reported, without a unit attention since.
+    pub(crate) fn finds_standby(&self, began: Time) -> Result<(), String> {
         match self.reported {
-            Some((state, at)) if at < began && is_other(state) => {
-                let what = if is_active { "active" } else { "not active" };
-                let text = "was reported, and no unit attention since, but a command has found its port";
-                Err(format!("{} {text} {what}", state.name()))
+            Some((state, at)) if at < began && state.is_active() => {
+                let text =
+                    "was reported, and no unit attention since, but a command has found its port in standby";
+                Err(format!("{} {text}", state.name()))
             }
             Some(_) | None => Ok(()),
         }

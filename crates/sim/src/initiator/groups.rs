@@ -43,12 +43,11 @@ impl Initiator {
                 self.paths.path.is(now, groups[&(gateway as u16 + 1)]);
                 Ok(())
             }
-            (GOOD_WORD, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) => path.finds(task.began, true),
             // While it changes, there is none yet.
             (STANDBY_WORD, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..))
                 if orders::additional_code(completion) == code::PORT_IN_STANDBY =>
             {
-                path.finds(task.began, false)
+                path.finds_standby(task.began)
             }
             // It says that the state has changed, or that much else may have.
             (ATTENTION_WORD, _) => {
