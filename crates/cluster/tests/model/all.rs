@@ -135,6 +135,14 @@ fn calm(seed: u64) -> World {
     world
 }
 
+/// So many gateways, which serve.
+fn serving(seed: u64, count: usize) -> World {
+    let mut world = World::with(Access::All, seed, count, false, Mutant::None);
+    world.patience = PATIENCE;
+    world.run(20_000, |_| ());
+    world
+}
+
 /// How long initiators must wait for a path.
 const PATIENCE: u64 = 2 * TAKEOVER + 8_000;
 
@@ -188,9 +196,7 @@ fn an_election_of_the_monitors_costs_no_gateway_that_is_alive_its_client() {
 #[test]
 fn one_that_hangs_is_fenced_in_time_by_whoever_reaches_the_monitors() {
     for seed in 0..40 {
-        let mut world = World::with(Access::All, seed, 3 + seed as usize % 6, false, Mutant::None);
-        world.patience = PATIENCE;
-        world.run(20_000, |_| ());
+        let mut world = serving(seed, 3 + seed as usize % 6);
         let (began, holder) = (world.now, world.active()[0]);
         let victim = (holder + 1) % world.gateways.len();
         let client = world.gateways[victim].client.clone();
@@ -209,9 +215,7 @@ fn one_that_hangs_is_fenced_in_time_by_whoever_reaches_the_monitors() {
 #[test]
 fn one_that_the_monitors_do_not_answer_lets_another_one_fence_and_decide() {
     for seed in 0..16 {
-        let mut world = World::with(Access::All, seed, 3 + seed as usize % 6, false, Mutant::None);
-        world.patience = PATIENCE;
-        world.run(20_000, |_| ());
+        let mut world = serving(seed, 3 + seed as usize % 6);
         let (began, holder) = (world.now, world.active()[0]);
         let victim = (holder + 1) % world.gateways.len();
         let client = world.gateways[victim].client.clone();
@@ -241,9 +245,7 @@ fn one_that_the_monitors_do_not_answer_lets_another_one_fence_and_decide() {
 #[test]
 fn one_that_is_to_be_fenced_does_it_itself_if_the_monitors_do_not_answer_the_other_one() {
     for seed in 0..16 {
-        let mut world = World::with(Access::All, seed, 2, false, Mutant::None);
-        world.patience = PATIENCE;
-        world.run(20_000, |_| ());
+        let mut world = serving(seed, 2);
         let (began, holder) = (world.now, world.active()[0]);
         let other = 1 - holder;
         world.gateways[holder].deaf_until = began + 300_000;
@@ -278,8 +280,8 @@ fn crashes_again(victim: usize) -> impl FnMut(&mut World) {
 #[test]
 fn one_that_crashes_again_and_again_starves_neither_changes_nor_others_that_start() {
     for seed in 0..30 {
-        let mut world = World::with(Access::All, seed, 3 + seed as usize % 6, false, Mutant::None);
-        world.run(20_000, |_| ());
+        let mut world = serving(seed, 3 + seed as usize % 6);
+        world.patience = u64::MAX;
         let victim = (world.active()[0] + 1) % world.gateways.len();
         let started = (victim + 1 + world.rng.usize(..world.gateways.len() - 1)) % world.gateways.len();
         let mut faults = crashes_again(victim);
@@ -303,9 +305,7 @@ fn one_that_crashes_again_and_again_starves_neither_changes_nor_others_that_star
 #[test]
 fn two_that_hang_at_once_are_fenced_in_time() {
     for seed in 0..40 {
-        let mut world = World::with(Access::All, seed, 3 + seed as usize % 6, false, Mutant::None);
-        world.patience = PATIENCE;
-        world.run(20_000, |_| ());
+        let mut world = serving(seed, 3 + seed as usize % 6);
         let began = world.now;
         let holder = world.active()[0];
         let other = (holder + 1) % world.gateways.len();
