@@ -57,8 +57,8 @@ fn images(directory: &TempDir) -> bool {
     fs::write(&conf, text).expect("written");
     let size = format!("{BYTES}B");
     ceph.rbd(&["create", "--size", &size, "--image-feature", "layering", &format!("{POOL}/shared")]);
-    ["local", "a", "b", "tgt"].iter().for_each(|image| ceph.create(image, BYTES));
-    for image in ["local", "a", "b", "tgt", "shared"] {
+    ["local", "a", "b", "tgt", "alone"].iter().for_each(|image| ceph.create_shared(image, BYTES));
+    for image in ["local", "a", "b", "tgt", "alone", "shared"] {
         fill(&["--ioengine=rbd", "--clientname=admin", &pool(), &format!("--rbdname={image}")], &conf);
     }
     let [one, other] =
@@ -69,11 +69,13 @@ fn images(directory: &TempDir) -> bool {
         .map(|gateways| gateways.map(|gateway| gateway.lun(0).to_string()));
     let (shared, of_both) = ([&*shared[0], &shared[1]], both.each_ref().map(Daemon::pid));
     let tgt = Tgt::start(directory, &conf);
+    let alone = Daemon::serve(["--lun", &format!("rbd:{POOL}/alone,conf={conf}")]);
+    let lun = alone.lun(0).to_string();
     let fio = ["--ioengine=rbd", "--clientname=admin", &pool(), "--rbdname=local"];
     let two = ["--rbdname=shared", "--numjobs=2", "--group_reporting"];
     let two = [&fio[..3], &two].concat();
     let local = format!("rbd:{POOL}/local,conf={conf}");
-    let ways: [Way<'_>; 9] = [
+    let ways: [Way<'_>; 10] = [
         ("fio's rbd engine", Box::new(|pattern| by_fio(pattern, &fio, "32", &conf))),
         ("our load, without a target", Box::new(|pattern| by_us(pattern, &[&local], "32", &[]))),
         ("one gateway", Box::new(|pattern| by_us(pattern, &[&urls[0]], "32", &[one.pid()]))),
@@ -86,11 +88,14 @@ fn images(directory: &TempDir) -> bool {
         ("fio, two processes, 32 each", Box::new(|pattern| by_fio(pattern, &two, "32", &conf))),
         ("two gateways of an image, 16 each", Box::new(|pattern| by_us(pattern, &shared, "16", &of_both))),
         ("two gateways of an image, 32 each", Box::new(|pattern| by_us(pattern, &shared, "32", &of_both))),
+        ("the daemon, without [cluster]", Box::new(|pattern| by_us(pattern, &[&lun], "32", &[alone.pid()]))),
     ];
     let are_reached = PATTERNS.map(|pattern| {
         let samples = measure(pattern, &ways);
         let gateway = ratio(&samples[2], &samples[4]);
         println!("{pattern}: one gateway: {gateway:.2} of tgt-rbd");
+        let cluster = ratio(&samples[2], &samples[9]);
+        println!("{pattern}: one gateway: {cluster:.2} of the daemon without [cluster]");
         for (of, name) in [(7, "16"), (8, "32")] {
             let (one, fio) = (ratio(&samples[of], &samples[2]), ratio(&samples[of], &samples[of - 2]));
             println!(

@@ -60,14 +60,9 @@ impl Gateways {
         // Packets to a gateway that is cut off are lost, as in a network, rather than refused.
         ip(&format!("route add blackhole {RANGE}"))?;
         let ceph = Ceph::persistent_at(CLUSTER);
-        ceph.create(IMAGE, IMAGE_BYTES);
+        ceph.create_shared(IMAGE, IMAGE_BYTES);
         if access == "all" {
-            ceph.rbd(&[
-                "feature",
-                "disable",
-                &format!("{POOL}/{IMAGE}"),
-                "fast-diff,object-map,exclusive-lock",
-            ]);
+            ceph.rbd(&["feature", "disable", &format!("{POOL}/{IMAGE}"), "exclusive-lock"]);
         }
         let daemons = NAMES.map(|name| daemon(program, directory, name));
         let mut gateways = Self { gateways: daemons, ceph, directory: directory.to_owned(), access };

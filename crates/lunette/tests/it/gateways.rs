@@ -195,7 +195,7 @@ fn take_over(host: &mut Initiator, lba: u64, byte: u8) -> Duration {
 #[test]
 fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &directory);
 
@@ -261,7 +261,7 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
 #[test]
 fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_takeover() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &directory);
     let (active, standby) = (0, 2);
@@ -333,7 +333,7 @@ fn activate(host: &mut Initiator, group: u8) -> Response {
 #[test]
 fn a_unit_is_moved_by_a_command_and_not_to_and_fro_by_initiators() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let first = gateway(&ceph, &directory, "a", 1);
     let mut by_first = login(&first);
@@ -372,7 +372,7 @@ fn add_portal(directory: &TempDir, name: &str, group: u16) -> SocketAddr {
 #[test]
 fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &directory);
     let (active, standby) = (0, 2);
@@ -399,7 +399,7 @@ fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
 #[test]
 fn a_daemon_takes_other_changes_while_a_unit_moves_and_warns_once_of_an_osd_that_is_away_for_a_moment() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, _), (second, mut by_second)] = two_within(6 * TAKEOVER, &ceph, &directory);
     let admin = socket(&directory, "b");

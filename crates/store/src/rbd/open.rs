@@ -156,7 +156,7 @@ pub(super) fn open_client(place: &RbdImage, options: Options) -> Result<(Image, 
     let read_only = options.read_only || place.snapshot.is_some();
     let image = open_image(place, read_only)?;
     check_options(place, &image)?;
-    check_lock(place, &image, options.access.filter(|_| !read_only))?;
+    check_features(place, &image, options.access.filter(|_| !read_only))?;
     luks::load(place, &image)?;
     let client = image
         .cluster()
@@ -278,18 +278,27 @@ fn check_options(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn has_lock(place: &RbdImage, image: &Image) -> Result<bool, OpenError> {
-    image.has_lock().map_err(|error| fault(place, format!("its features: {}", text(error)), SEE_CEPH))
+fn has(place: &RbdImage, feature: Result<bool, i32>) -> Result<bool, OpenError> {
+    feature.map_err(|error| fault(place, format!("its features: {}", text(error)), SEE_CEPH))
 }
 
-/// Whether the image has the exclusive lock that gateways need, or do not.
-fn check_lock(place: &RbdImage, image: &Image, access: Option<Access>) -> Result<(), OpenError> {
+/// Whether the image has the features that gateways need, and none with which they could lose data.
+fn check_features(place: &RbdImage, image: &Image, access: Option<Access>) -> Result<(), OpenError> {
     let Some(access) = access else { return Ok(()) };
-    match (access, has_lock(place, image)?) {
-        (Access::One, true) | (Access::All, false) => Ok(()),
+    let has_lock = has(place, image.has_lock())?;
+    let has_map = has(place, image.has_object_map())?;
+    match (access, has_lock) {
         (Access::One, false) => {
             let remedy = "enable it (rbd feature enable POOL/IMAGE exclusive-lock)";
             Err(fault(place, "it has no exclusive lock, which gateways need", remedy))
+        }
+        // librbd would answer from it after another gateway has broken the lock, and has written there.
+        (Access::One, true) if has_map => {
+            let problem = "it has the feature object-map, with which a gateway that was replaced may read what is older than \
+            its successor's writes";
+            let remedy = "disable it (rbd feature disable POOL/IMAGE fast-diff object-map, without fast-diff if rbd info does \
+            not show that)";
+            Err(fault(place, problem, remedy))
         }
         (Access::All, true) => {
             let problem =
@@ -298,11 +307,12 @@ fn check_lock(place: &RbdImage, image: &Image, access: Option<Access>) -> Result
             those that rbd info does not show), or write access = \"one\"";
             Err(fault(place, problem, remedy))
         }
+        (Access::One, true) | (Access::All, false) => Ok(()),
     }
 }
 
 fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
-    if !has_lock(place, image)? {
+    if !has(place, image.has_lock())? {
         tracing::warn!(
             image = %place,
             "the image has no exclusive lock: nothing prevents writes by other clients, or late writes of a daemon \

@@ -26,6 +26,8 @@ const LOCK_EXCLUSIVE: c_uint = 0;
 const ZEROES_THICK: c_int = 1;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// `RBD_FEATURE_OBJECT_MAP`.
+const FEATURE_OBJECT_MAP: u64 = 1 << 3;
 /// The most options of an image's effective configuration that are requested.
 const OPTIONS_MAX: usize = 1024;
 /// The longest identifier of an image or cluster, with its end.
@@ -379,6 +381,11 @@ impl Image {
     /// Whether it can be locked against other clients.
     pub(crate) fn has_lock(&self) -> Result<bool, i32> {
         Ok(self.number(self.library().rbd_get_features)? & FEATURE_EXCLUSIVE_LOCK != 0)
+    }
+
+    /// Whether the client that has locked it knows which objects do not exist, and asks no OSD for these.
+    pub(crate) fn has_object_map(&self) -> Result<bool, i32> {
+        Ok(self.number(self.library().rbd_get_features)? & FEATURE_OBJECT_MAP != 0)
     }
 
     /// Locks it until it is closed: other live clients are not allowed to write. The lock of one that has

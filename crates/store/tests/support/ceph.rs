@@ -97,6 +97,12 @@ impl Ceph {
         self.rbd(&["create", "--size", &format!("{size_bytes}B"), &format!("{POOL}/{image}")]);
     }
 
+    /// Creates an image that gateways can share, one at a time.
+    pub fn create_shared(&self, image: &str, size_bytes: u64) {
+        let (size, image) = (format!("{size_bytes}B"), format!("{POOL}/{image}"));
+        self.rbd(&["create", "--size", &size, "--image-feature", "layering,exclusive-lock", &image]);
+    }
+
     /// Runs `rbd`.
     pub fn rbd(&self, arguments: &[&str]) -> String {
         self.command("rbd", arguments)

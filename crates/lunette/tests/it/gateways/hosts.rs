@@ -79,7 +79,7 @@ fn sg_stpg(host: &mut Initiator, group: u8) -> Response {
 #[test]
 fn the_reservations_of_a_windows_cluster_are_validated_by_paths_of_both_gateways() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, _), (second, _)] = two(&ceph, &directory);
     let [mut one, mut two] =
@@ -143,7 +143,7 @@ fn heartbeat(host: &mut Initiator, old: u8, new: u8) -> Response {
 #[test]
 fn heartbeats_of_esxi_hosts_are_atomic_by_both_gateways_and_over_a_takeover() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, _), (second, _)] = two(&ceph, &directory);
     let [mut one, mut two] = ["one", "two"].map(|name| Host::new([&first, &second], name, 0));
@@ -178,7 +178,7 @@ fn heartbeats_of_esxi_hosts_are_atomic_by_both_gateways_and_over_a_takeover() {
 fn in_hand_when(begin: impl FnOnce(&mut [Host; 2]), end: impl FnOnce(&mut Host)) -> [[Vec<[u8; 2]>; 2]; 2] {
     const WRITES: u64 = 12;
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     // Those writes take some seconds.
     ceph.rbd(&["config", "image", "set", &format!("{POOL}/disk"), "rbd_qos_write_iops_limit", "2"]);
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -261,7 +261,7 @@ fn has_requests(ceph: &Ceph) -> bool {
 #[test]
 fn a_request_that_waits_for_the_active_gateway_is_withdrawn_when_its_sender_aborts_it() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, mut by_first), (second, mut by_second)] =
         two_within(Duration::from_secs(60), &ceph, &directory);
@@ -291,7 +291,7 @@ fn ask_to_reset(host: &mut Initiator) -> u32 {
 #[test]
 fn a_reset_that_waits_for_the_active_gateway_is_withdrawn_when_its_session_ends_and_no_login_waits_for_it() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     // It would be withdrawn after two minutes.
     let [(first, mut by_first), (second, mut by_second)] =
@@ -317,7 +317,7 @@ fn a_reset_that_waits_for_the_active_gateway_is_withdrawn_when_its_session_ends_
 #[test]
 fn a_reset_waits_for_the_next_gateway_and_is_rejected_when_the_cluster_stays_away() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, _), (second, mut by_second)] = two(&ceph, &directory);
     let mut other = login_as(&second, "other");

@@ -316,7 +316,7 @@ mod soak {
     #[test]
     fn eight_gateways_of_which_one_is_active_agree_whichever_dies_or_is_restarted() {
         let ceph = Ceph::start();
-        ceph.create("disk", 64 << 20);
+        ceph.create_shared("disk", 64 << 20);
         play(&ceph, "one");
     }
 
