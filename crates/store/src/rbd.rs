@@ -281,6 +281,10 @@ impl Medium for RbdStore {
             | Work::Flush => open.start(call),
         }
     }
+
+    fn withdraw(&self, number: u64) {
+        self.extents.withdraw(number);
+    }
 }
 
 impl Store for RbdStore {

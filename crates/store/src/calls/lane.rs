@@ -144,7 +144,9 @@ impl<M: Medium> CallLane<M> {
         let mode = if writes(op) { Mode::Exclusive } else { Mode::Shared };
         let part = if phase == Phase::Clear { self.store.clear_bytes() } else { range.len };
         let mut call = self.spare.pop().unwrap_or_else(|| Call::new(&mail));
-        let guard = Guard::new(self.store.shared(), Hold::new(mode, range.offset, range.len.min(part)));
+        // A query may find its range before or after any change that is in progress.
+        let held = if phase == Phase::Extent { 0 } else { range.len.min(part) };
+        let guard = Guard::new(self.store.shared(), Hold::new(mode, range.offset, held));
         let number = guard.number();
         call.guard = Some(guard);
         let op = *op;
@@ -285,7 +287,11 @@ impl<M: Medium> CallLane<M> {
         match call.or(flight.call) {
             Some(call) => self.keep(call),
             None => {
-                self.store.shared().abandon(flight.number);
+                // A query depends on more than what is accessed, and nothing depends on its end: if only it hangs,
+                // others go on.
+                if flight.phase != Phase::Extent {
+                    self.store.shared().abandon(flight.number);
+                }
                 self.store.withdraw(flight.number);
             }
         }

@@ -150,6 +150,13 @@ mod soak {
         assert_eq!(guest.run(Op::Discard { offset: 2 * OBJECT, len: OBJECT }), Ok(Found::Nothing));
         assert_eq!(extent(&mut guest, 0), (false, window));
         assert_eq!(extent(&mut child, 2 * OBJECT), (true, 4096), "its parent has it");
+
+        (0..200).for_each(|_| _ = guest.start(&Op::Extent { offset: 0 }));
+        guest.write(0, &BLOCK).expect("it does not wait for them");
+        let found = guest.settle().into_iter().map(|(_, outcome)| outcome);
+        let (answered, refused): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
+        assert!(answered.len() >= 32, "{answered:?}");
+        assert!(refused.iter().all(|outcome| *outcome == Err(StoreError::Busy)), "{refused:?}");
     }
 
     #[test]

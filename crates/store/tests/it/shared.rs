@@ -295,6 +295,22 @@ fn a_read_that_hangs_is_not_waited_for_when_it_is_aborted() {
 }
 
 #[test]
+fn a_query_for_what_is_allocated_that_hangs_affects_no_other_command() {
+    for access in [Access::One, Access::All] {
+        let store = Slow::new(access);
+        let mut rig = rig(&store);
+        rig.begin(Op::Extent { offset: 0 });
+        assert_eq!(rig.reports(), [UNAVAILABLE]);
+        assert!(!store.shared.has_abandoned() && !store.is_stuck());
+        rig.begin(rig.write_op(0));
+        assert_eq!(store.has().len(), 2, "not even one in its range");
+        store.answer(0);
+        store.answer(0);
+        assert_eq!(rig.reports(), [Ok(Found::Nothing)]);
+    }
+}
+
+#[test]
 fn one_that_is_suspended_begins_nothing_and_ends_what_it_has_begun() {
     let store = Slow::new(Access::All);
     let mut rig = rig(&store);
