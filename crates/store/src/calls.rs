@@ -17,7 +17,7 @@ use crate::stripes::{Hold, Mode, Stripes};
 use joint::Joint;
 use rustix::event::{EventfdFlags, eventfd};
 use scsi::storage::Found;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -274,9 +274,9 @@ pub struct Shared {
     pub(crate) stripes: Stripes,
     pub(crate) occupied: Occupied,
     next: AtomicU64,
-    /// Operations that were reported as failed although their calls have not ended.
+    /// Operations that were reported as failed although their calls have not ended, and the client that made these.
     abandoned_count: AtomicUsize,
-    abandoned: Mutex<BTreeSet<u64>>,
+    abandoned: Mutex<BTreeMap<u64, u64>>,
     /// Operations that have waited for their calls for too long, and the client that made these.
     stuck_count: AtomicUsize,
     stuck: Mutex<BTreeMap<u64, u64>>,
@@ -309,9 +309,14 @@ impl Shared {
         self.abandoned_count.load(Ordering::Acquire) > 0
     }
 
-    /// An operation is reported as failed before its call has ended.
-    pub(crate) fn abandon(&self, number: u64) {
-        self.change_abandoned(|abandoned| abandoned.insert(number));
+    /// Whether there are such calls of this client.
+    pub fn has_abandoned_of(&self, client: u64) -> bool {
+        self.has_abandoned() && self.abandoned().values().any(|other| *other == client)
+    }
+
+    /// An operation is reported as failed before its call, made by this client, has ended.
+    pub(crate) fn abandon(&self, number: u64, client: u64) {
+        self.change_abandoned(|abandoned| abandoned.insert(number, client));
     }
 
     /// Whether calls of this client are stuck.
@@ -332,11 +337,15 @@ impl Shared {
 
     /// Whether the operation with this number was reported as failed.
     pub(crate) fn is_abandoned(&self, number: u64) -> bool {
-        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
+        self.abandoned().contains_key(&number)
     }
 
-    fn change_abandoned(&self, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
-        let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
+    fn abandoned(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change_abandoned(&self, change: impl FnOnce(&mut BTreeMap<u64, u64>) -> Option<u64>) {
+        let mut abandoned = self.abandoned();
         change(&mut abandoned);
         self.abandoned_count.store(abandoned.len(), Ordering::Release);
     }

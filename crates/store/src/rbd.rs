@@ -28,7 +28,7 @@ pub use open::{Options, examine, open};
 
 use crate::bounded::Bounded;
 use crate::calls::{Call, CallLane, Mailbox, Medium, Shared, Work};
-use crate::lane::{Backend, Failover, Lane, Store};
+use crate::lane::{Backend, Lane, Store};
 use crate::rados::SILENCE;
 use crate::range::Range;
 use crate::size::Size;
@@ -152,7 +152,7 @@ impl RbdStore {
         let lost = |problem: &str| Err(format!("{}: {problem}", self.name));
         match &probe.failed {
             Some(problem) => lost(problem),
-            None if is_silent || self.shared.has_abandoned() => lost(SILENCE),
+            None if is_silent || self.shared.has_abandoned_of(open.number) => lost(SILENCE),
             None => Ok(()),
         }
     }
@@ -205,10 +205,7 @@ impl Medium for RbdStore {
     }
 
     fn is_lost(&self) -> bool {
-        !self.roles.accepts()
-            || self.shared.has_abandoned()
-            || self.is_lost.load(Ordering::Relaxed)
-            || self.is_stuck()
+        self.roles.are_lost(&self.shared) || self.is_lost.load(Ordering::Relaxed)
     }
 
     fn give_up_after(&self) -> Duration {

@@ -89,7 +89,7 @@ impl Medium for Image {
     }
 
     fn is_lost(&self) -> bool {
-        !self.roles.accepts() || self.shared.has_abandoned() || self.is_stuck()
+        self.roles.are_lost(&self.shared)
     }
 
     fn give_up_after(&self) -> Duration {

@@ -290,7 +290,7 @@ impl<M: Medium> CallLane<M> {
                 // A query depends on more than what is accessed, and nothing depends on its end: if only it hangs,
                 // others go on.
                 if flight.phase != Phase::Extent {
-                    self.store.shared().abandon(flight.number);
+                    self.store.shared().abandon(flight.number, flight.client);
                 }
                 self.store.withdraw(flight.number);
             }

@@ -703,7 +703,7 @@ mod tests {
                 crate::calls::split(call, parts).for_each(|part| start(&connection, part));
             }
             connection.send();
-            connection.common.shared.abandon(number);
+            connection.common.shared.abandon(number, 0);
             assert!(connection.common.is_lost());
             connection.withdraw(number);
             assert!(!connection.common.is_lost(), "{parts} parts");

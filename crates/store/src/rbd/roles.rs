@@ -12,6 +12,7 @@
 use super::open::{BLOCKLIST_SECONDS, SEE_CEPH, fault, name, open_client, text};
 use super::sys::{Image, c_text};
 use super::{Client, RbdStore, close};
+use crate::calls::Shared;
 use crate::lane::Failover;
 use crate::rados::SILENCE;
 use config::Access;
@@ -148,6 +149,13 @@ impl Roles {
     /// Whether operations are accepted.
     pub fn accepts(&self) -> bool {
         self.may_access() && !self.is_suspended.load(Ordering::Acquire)
+    }
+
+    /// Whether operations are not accepted, or would only wait with others. Those of an earlier client do not count:
+    /// it was fenced, or they have ended at the medium.
+    pub fn are_lost(&self, shared: &Shared) -> bool {
+        let client = self.client();
+        !self.accepts() || shared.has_abandoned_of(client) || shared.is_stuck(client)
     }
 
     fn may_access(&self) -> bool {

@@ -71,7 +71,7 @@ impl Medium for Slow {
     }
 
     fn is_lost(&self) -> bool {
-        !self.roles.accepts()
+        self.roles.are_lost(&self.shared)
     }
 
     fn give_up_after(&self) -> Duration {
@@ -391,6 +391,34 @@ fn an_abandoned_client_waits_for_nothing_and_a_new_one_is_not_stuck_with_its_cal
     assert_eq!(rig.reports(), [], "the old call has ended");
     store.answer(0);
     assert_eq!(rig.reports(), [Ok(Found::Nothing)]);
+}
+
+#[test]
+fn what_hangs_of_an_earlier_client_keeps_a_new_one_from_its_own_blocks_only() {
+    for access in [Access::One, Access::All] {
+        let store = Slow::new(access);
+        let mut rig = rig(&store);
+        rig.begin(rig.write_op(0));
+        rig.reports();
+        rig.begin(rig.write_op(8 * SECTOR));
+        assert_eq!(
+            (rig.reports(), store.has().len()),
+            (vec![UNAVAILABLE], 1),
+            "its own client begins no more"
+        );
+        store.roles.abandon_client();
+        rig.reports();
+        store.roles.renew();
+        store
+            .roles
+            .promote(named(&Cluster::default()), store.roles.attempt(), &[], |_| {})
+            .expect("it is new");
+        *store.patience.lock().unwrap() = Duration::MAX;
+        [8 * SECTOR, 0].into_iter().for_each(|offset| rig.begin(rig.write_op(offset)));
+        assert_eq!(store.has().len(), 2);
+        store.answer(0);
+        assert_eq!((rig.reports(), store.has().len()), (vec![], 2), "the old call has ended");
+    }
 }
 
 #[test]
