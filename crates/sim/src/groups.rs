@@ -1,7 +1,8 @@
-//! Target port groups of gateways (SPC-4 section 5.15): every gateway reports those of all, as the object has them, and a path that
-//! is in standby now says so by a unit attention before a command finds that.
+//! Target port groups of gateways (SPC-4 section 5.15): every gateway reports those of all, as the object has them, and a path whose
+//! state has changed says so by a unit attention before a command finds that.
 
 use cluster::Record;
+use proto::services::TaskId;
 use proto::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -106,34 +107,81 @@ impl Views {
     }
 }
 
-/// What a host knows of its own path: the state that was reported, and since when.
-#[derive(Clone, Copy, Default, Debug)]
+/// What a host knows of its own path: the state that was reported, and which of its commands may have the unit attention that says that
+/// this has changed.
+#[derive(Clone, Default, Debug)]
 pub(crate) struct Path {
     reported: Option<(AccessState, Time)>,
+    /// When it was last known that the state may have changed: a report that was requested before may be older.
+    forgotten: Time,
+    /// Commands in flight in the order in which they were sent, and whether each is HEAD OF QUEUE.
+    in_flight: Vec<(TaskId, bool)>,
+    doubt: Option<Doubt>,
+}
+
+/// A command has found another state than was reported, and one of these had the unit attention before, although its response takes
+/// longer: that to a WRITE comes after its data.
+#[derive(Clone, Debug)]
+struct Doubt {
+    what: String,
+    any_of: Vec<TaskId>,
 }
 
 impl Path {
-    /// Nothing is known any more: it has another session, or a unit attention says that the state has changed.
-    pub(crate) fn forget(&mut self) {
-        self.reported = None;
+    /// A command is sent.
+    pub(crate) fn begins(&mut self, id: TaskId, is_head: bool) {
+        self.in_flight.push((id, is_head));
     }
 
-    /// Its state was reported just now.
-    pub(crate) fn is(&mut self, now: Time, state: AccessState) {
-        self.reported = Some((state, now));
+    /// A unit attention says that the state has changed, or may have been lost.
+    pub(crate) fn forget(&mut self, now: Time) {
+        (self.reported, self.doubt, self.forgotten) = (None, None, now);
     }
 
-    /// A medium command that began then was not executed, because the port is in standby.
+    /// Its state has been reported, as requested at `began`.
+    pub(crate) fn is(&mut self, now: Time, began: Time, state: AccessState) {
+        if began > self.forgotten {
+            self.reported = Some((state, now));
+        }
+    }
+
+    /// A medium command that began then was executed, or not because of the port's state.
     ///
     /// # Errors
-    /// When another state was reported, without a unit attention since.
-    pub(crate) fn finds_standby(&self, began: Time) -> Result<(), String> {
-        match self.reported {
-            Some((state, at)) if at < began && state.is_active() => {
-                let text =
-                    "was reported, and no unit attention since, but a command has found its port in standby";
-                Err(format!("{} {text}", state.name()))
-            }
+    /// When another state was reported, and no command has had a unit attention since.
+    pub(crate) fn finds(&mut self, id: TaskId, began: Time, is_active: bool) -> Result<(), String> {
+        let is_other = |state: AccessState| match is_active {
+            true => state == AccessState::Standby,
+            false => state.is_active(),
+        };
+        let reported = self.reported.filter(|(state, at)| *at < began && is_other(*state));
+        let Some((state, _)) = reported.filter(|_| self.doubt.is_none()) else { return Ok(()) };
+        let what = format!(
+            "{} was reported, and no unit attention since, but a command has found its port {}",
+            state.name(),
+            if is_active { "active" } else { "not active" }
+        );
+        let at = self.in_flight.iter().position(|(other, _)| *other == id).unwrap_or(0);
+        let (earlier, later) = self.in_flight.split_at(at);
+        let later = later.iter().filter(|(other, is_head)| *is_head && *other != id);
+        let any_of: Vec<TaskId> = earlier.iter().chain(later).map(|(other, _)| *other).collect();
+        if any_of.is_empty() {
+            return Err(what);
+        }
+        self.doubt = Some(Doubt { what, any_of });
+        Ok(())
+    }
+
+    /// A command has ended, after what it says was noted.
+    ///
+    /// # Errors
+    /// When it is the last that could have had a unit attention which must have been there.
+    pub(crate) fn ends(&mut self, id: TaskId) -> Result<(), String> {
+        self.in_flight.retain(|(other, _)| *other != id);
+        let Some(doubt) = &mut self.doubt else { return Ok(()) };
+        doubt.any_of.retain(|other| *other != id);
+        match &mut self.doubt {
+            Some(doubt) if doubt.any_of.is_empty() => Err(std::mem::take(&mut doubt.what)),
             Some(_) | None => Ok(()),
         }
     }

@@ -19,6 +19,7 @@ mod verdict;
 pub(crate) use carrier::{Protocol, SRP_GUID};
 
 use crate::attention::{Act, Attentions};
+use crate::groups::Path;
 use crate::kernel::Kernel;
 use crate::limits::Meter;
 use crate::net::Shared;
@@ -563,7 +564,7 @@ impl Initiator {
         }
         self.lose_all();
         self.attentions.borrow_mut().ends(self.index);
-        self.paths.path.forget();
+        self.paths.path = Path::default();
         self.state = State::Away;
         self.old.extend(self.link.take());
         if !is_left_open {
@@ -743,10 +744,11 @@ impl Initiator {
             };
             format!("command {} {what}, {attribute:?}", id.slot)
         });
-        let unit = &mut self.reservations.borrow_mut()[range.unit];
-        let access = unit.access(self.index, !matches!(kind, Kind::Read(_)));
+        let is_write = !matches!(kind, Kind::Read(_));
+        let access = self.reservations.borrow_mut()[range.unit].access(self.index, is_write);
         self.meter.borrow_mut().begins(now);
-        self.tasks.push(Task { access, ..Task::new(id, range.unit, kind, place, now) });
+        let is_head = attribute == Attribute::HeadOfQueue;
+        self.sent(Task { access, ..Task::new(id, range.unit, kind, place, now) }, is_head);
     }
 
     /// Withdraws a command that could not be sent.

@@ -20,7 +20,15 @@ impl Initiator {
         let cdb = ReportTargetPortGroups::new(BYTES).to_cdb();
         let Some(id) = self.start(unit, cdb, place, Places::EMPTY) else { return self.give(&place) };
         self.note(&[13, u64::from(id.slot)], || format!("command {} queries port groups", id.slot));
-        self.tasks.push(Task::new(id, unit, Kind::Groups, place, now));
+        self.sent(Task::new(id, unit, Kind::Groups, place, now), false);
+    }
+
+    /// A command was sent, with the attribute HEAD OF QUEUE or another one.
+    pub(super) fn sent(&mut self, task: Task, is_head: bool) {
+        if self.has_paths() {
+            self.paths.path.begins(task.id, is_head);
+        }
+        self.tasks.push(task);
     }
 
     /// Checks what a command says of groups, or has found of its own.
@@ -40,31 +48,30 @@ impl Initiator {
                 let (gateway, truth) = (self.paths.at, truth.borrow());
                 let from = truth.has_worked_from(gateway);
                 truth.views.reports(gateway, [task.began, from], &groups)?;
-                self.paths.path.is(now, groups[&(gateway as u16 + 1)]);
-                Ok(())
+                path.is(now, task.began, groups[&(gateway as u16 + 1)]);
+            }
+            (GOOD_WORD, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) => {
+                path.finds(task.id, task.began, true)?;
             }
             // While it changes, there is none yet.
             (STANDBY_WORD, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..))
                 if orders::additional_code(completion) == code::PORT_IN_STANDBY =>
             {
-                path.finds_standby(task.began)
+                path.finds(task.id, task.began, false)?;
             }
             // It says that the state has changed, or that much else may have.
             (ATTENTION_WORD, _) => {
                 let what = orders::additional_code(completion);
                 if what == code::ASYMMETRIC_ACCESS_STATE_CHANGED || what >> 8 == code::POWER_ON_OR_RESET >> 8
                 {
-                    path.forget();
+                    path.forget(now);
                 }
-                Ok(())
             }
-            (GOOD_WORD | STANDBY_WORD | BUSY_WORD, _) => Ok(()),
+            (GOOD_WORD | STANDBY_WORD | BUSY_WORD, _) => {}
             // A command that was aborted may have had the unit attention.
-            _ => {
-                path.forget();
-                Ok(())
-            }
+            _ => path.forget(now),
         }
+        path.ends(task.id)
     }
 }
 

@@ -60,7 +60,7 @@ impl Initiator {
         self.note(&[8, u64::from(id.slot), unit as u64, key], || {
             format!("command {} is order {order} of unit {unit} with key {key:x}: {action:x?}", id.slot)
         });
-        self.tasks.push(Task::new(id, unit, Kind::Order(order), place, now));
+        self.sent(Task::new(id, unit, Kind::Order(order), place, now), false);
     }
 
     /// Begins a change of a unit's reservations; returns its number.

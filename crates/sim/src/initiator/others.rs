@@ -153,6 +153,6 @@ impl Initiator {
             self.registers.borrow_mut().begin_read(now);
         }
         self.meter.borrow_mut().begins(now);
-        self.tasks.push(Task { access, compares, ..Task::new(id, unit, kind, place, now) });
+        self.sent(Task { access, compares, ..Task::new(id, unit, kind, place, now) }, false);
     }
 }

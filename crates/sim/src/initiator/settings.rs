@@ -37,7 +37,7 @@ impl Initiator {
         let Some(id) = id else { return self.give(&place) };
         self.note(&[11, u64::from(id.slot)], || format!("command {} queries mode parameters", id.slot));
         let access = self.reservations.borrow_mut()[unit].access(self.index, false);
-        self.tasks.push(Task { access, ..Task::new(id, unit, Kind::Modes, place, now) });
+        self.sent(Task { access, ..Task::new(id, unit, Kind::Modes, place, now) }, false);
     }
 
     /// Requests that its gateway be the active one.
@@ -53,7 +53,7 @@ impl Initiator {
         self.note(&[12, u64::from(id.slot)], || {
             format!("command {} wants gateway {at} to be active", id.slot)
         });
-        self.tasks.push(Task::new(id, unit, Kind::Move, place, now));
+        self.sent(Task::new(id, unit, Kind::Move, place, now), false);
     }
 
     pub(super) fn start(

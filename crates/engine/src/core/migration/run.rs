@@ -13,9 +13,11 @@
 //!   connection posted under one lock: a core that reads the new entry posts behind the connection, and one
 //!   that has read the old entry has taken it over, so that the session ends where it is.
 //! - What a unit's home publishes goes to every core, once all have applied what came before: the two cores
-//!   differ by one at most. If the new core is ahead, it notifies the nexus of what it missed; if the old one
-//!   was, the session waits until the new core has caught up, and is not notified twice. It has no task that
-//!   the publication could abort.
+//!   differ by one at most. So it is when the connection arrives, too: the old core posts it before it confirms
+//!   that it has applied the next publication, without which there is none after that, and a mailbox is one
+//!   queue. If the new core is ahead, it notifies the nexus of what it missed; if the old one was, the session
+//!   waits until the new core has caught up, and is not notified twice. It has no task that the publication
+//!   could abort.
 //! - What is served changes on every core, one after another. A session from a core that was ahead waits; one
 //!   from a core that was behind gets its LUNs again, or ends here if it may no longer exist.
 //! - TARGET COLD RESET goes to every core, and each counts them: a session arrives with the count of the core
@@ -310,6 +312,11 @@ impl<I: Io> Core<I> {
             if lun.nexus.access_epoch >= policy.epoch {
                 continue;
             }
+            debug_assert_eq!(
+                lun.nexus.access_epoch + 1,
+                policy.epoch,
+                "cores differ by one publication at most"
+            );
             lun.nexus.sync(policy);
             let attentions = unit.published.iter().flat_map(|publish| &publish.attentions);
             // It had no commands that could have been cleared.
