@@ -8,7 +8,7 @@ mod show;
 #[cfg(test)]
 mod tests;
 
-pub use calls::{Answer, Call};
+pub use calls::{Answer, ImageCall, ObjectCall};
 
 use crate::gateway_handle::{Forward, GatewayEvent, GatewayHandle, Requester};
 use crate::message::{Message, Origin, Waiter};
@@ -256,11 +256,12 @@ impl<I: Io> HomeSender<I> {
 }
 
 /// What a unit's thread does next.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Makes this call; [`Gateway::answered`] gets the answer.
-    Call(Call),
+    Call(ObjectCall),
     /// Begins this call; [`Gateway::answered`] gets the answer when there is one.
-    Begin(Call),
+    Begin(ImageCall),
     /// Waits for events, for this long at most.
     Wait(Duration),
     /// Ends.
@@ -429,14 +430,14 @@ impl<I: Io> Gateway<I> {
         }
         self.report_others(&machine.status().record);
         while let Some(action) = machine.next(now) {
-            if let Some(call) = self.act(machine, action) {
-                return if call.is_of_object() { Step::Call(call) } else { Step::Begin(call) };
+            if let Some(step) = self.act(machine, action) {
+                return step;
             }
             self.report_others(&machine.status().record);
         }
         // Whoever waits for this gateway was answered before.
         if std::mem::take(&mut self.news.0) {
-            return Step::Call(Call::Notify);
+            return Step::Call(ObjectCall::Notify);
         }
         self.answer_requesters(machine, now);
         self.show(machine);
@@ -528,24 +529,24 @@ impl<I: Io> Gateway<I> {
     }
 
     /// Carries out an action of the machine, unless it is a call, which it returns.
-    fn act(&mut self, machine: &mut Machine, action: Action) -> Option<Call> {
+    fn act(&mut self, machine: &mut Machine, action: Action) -> Option<Step> {
         match action {
-            Action::Read => return Some(Call::Read),
+            Action::Read => return Some(Step::Call(ObjectCall::Read)),
             Action::Replace { expected, record } => {
                 self.news.1 = peers::concerns_others(&machine.status().record, &record);
-                return Some(Call::Replace { expected, bytes: record.encode() });
+                return Some(Step::Call(ObjectCall::Replace { expected, bytes: record.encode() }));
             }
             Action::Promote { fence } => {
                 self.fences(&fence);
-                return Some(Call::Promote { fence });
+                return Some(Step::Begin(ImageCall::Promote { fence }));
             }
-            Action::CatchUp => return Some(Call::CatchUp),
+            Action::CatchUp => return Some(Step::Begin(ImageCall::CatchUp)),
             Action::Fence { clients } => {
                 self.fences(&clients);
-                return Some(Call::Fence { clients });
+                return Some(Step::Begin(ImageCall::Fence { clients }));
             }
-            Action::Demote => return Some(Call::Demote),
-            Action::Reopen => return Some(Call::Reopen),
+            Action::Demote => return Some(Step::Begin(ImageCall::Demote)),
+            Action::Reopen => return Some(Step::Begin(ImageCall::Reopen)),
             Action::Adopt { saved } => self.ask(self.role, Some(saved.into())),
             Action::Join { saved } => self.begin_serving(scsi::Role::Serving, saved),
             Action::Activate { saved } => self.begin_serving(scsi::Role::Active, saved),

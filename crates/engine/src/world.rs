@@ -8,7 +8,7 @@ pub use crate::core::inspect::Counted;
 use crate::daemon::{open_interfaces, share};
 use crate::events::Events;
 use crate::gateway_handle::{GatewayEvent, GatewayHandle, Requester};
-pub use crate::gateways::{Answer, Call};
+pub use crate::gateways::{Answer, ImageCall, ObjectCall};
 use crate::gateways::{Gateway, HomeSender, Step};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
@@ -65,9 +65,9 @@ struct SharedUnit<I: Io> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Makes this call, and does nothing else until [`Cores::gateway_answered`].
-    Call(Call),
+    Call(ObjectCall),
     /// Begins this call, and goes on.
-    Begin(Call),
+    Begin(ImageCall),
     /// Waits for this long, if nothing happens.
     Wait(Duration),
     /// It has ended.

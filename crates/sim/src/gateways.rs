@@ -24,7 +24,7 @@ use crate::truth::Truth;
 use crate::world::{Cuts, Failure, Ran, counters, habits, panic_message};
 use change::Kind;
 use cluster::ReplaceError;
-use engine::world::{Answer, Call, Next};
+use engine::world::{Answer, ImageCall, Next, ObjectCall};
 use fastrand::Rng;
 use member::{Course, Member, TARGET, portal};
 use orders::Open;
@@ -431,9 +431,9 @@ impl Scene {
             return Ok(());
         };
         match daemon.cores.gateway_next(0, clock) {
-            Next::Call(call) => self.call(member, call),
+            Next::Call(call) => self.call_object(member, call),
             Next::Begin(call) => {
-                self.call(member, call);
+                self.call_image(member, call);
                 self.net.borrow_mut().wake_soon(gateway);
             }
             Next::Wait(time) => {
@@ -452,44 +452,45 @@ impl Scene {
         Ok(())
     }
 
-    /// A gateway makes this call, and waits for it if it is for the object.
-    fn call(&mut self, member: usize, call: Call) {
+    /// A gateway makes this call, and waits for it.
+    fn call_object(&mut self, member: usize, call: ObjectCall) {
         self.next += 1;
         let number = self.next;
         let one = &mut self.members[member];
-        if call.is_of_object() {
-            one.waits = Some(number);
-        } else {
-            one.works = Some(number);
-        }
+        one.waits = Some(number);
         let life = one.life;
         self.note(&[24, member as u64], || match &call {
-            Call::Replace { expected, .. } => format!("gateway {member} replaces version {expected:?}"),
+            ObjectCall::Replace { expected, .. } => format!("gateway {member} replaces version {expected:?}"),
             call => format!("gateway {member} calls {call:?}"),
         });
-        let roles = &self.members[member].image.roles;
         let why = || format!("object: {SILENCE}");
         let (object, late) = match call {
-            Call::Read => (Object::Read, Answer::Read(Err(why()))),
-            Call::Replace { expected, bytes } => {
+            ObjectCall::Read => (Object::Read, Answer::Read(Err(why()))),
+            ObjectCall::Replace { expected, bytes } => {
                 let late = Answer::Replaced(Err(ReplaceError::Failed(why())));
                 (Object::Replace { expected, bytes }, late)
             }
-            Call::Notify => (Object::Notify, Answer::Notified),
-            Call::Promote { fence } => {
-                let kind = Kind::Promote { attempt: roles.attempt(), fence };
-                return self.call_change(member, number, kind);
-            }
-            Call::CatchUp => {
-                let kind = Kind::CatchUp { attempt: roles.attempt() };
-                return self.call_change(member, number, kind);
-            }
-            Call::Fence { clients } => return self.call_change(member, number, Kind::Fence { clients }),
-            Call::Demote => return self.call_change(member, number, Kind::Demote),
-            Call::Reopen => return self.call_change(member, number, Kind::Reopen),
+            ObjectCall::Notify => (Object::Notify, Answer::Notified),
         };
         self.send(member, What::Object(object, number));
         self.later(POOL_PATIENCE, Step::Late { member, life, number, otherwise: Otherwise::Object(late) });
+    }
+
+    /// It makes this one, and goes on.
+    fn call_image(&mut self, member: usize, call: ImageCall) {
+        self.next += 1;
+        let number = self.next;
+        self.members[member].works = Some(number);
+        self.note(&[24, member as u64], || format!("gateway {member} calls {call:?}"));
+        let roles = &self.members[member].image.roles;
+        let kind = match call {
+            ImageCall::Promote { fence } => Kind::Promote { attempt: roles.attempt(), fence },
+            ImageCall::CatchUp => Kind::CatchUp { attempt: roles.attempt() },
+            ImageCall::Fence { clients } => Kind::Fence { clients },
+            ImageCall::Demote => Kind::Demote,
+            ImageCall::Reopen => Kind::Reopen,
+        };
+        self.call_change(member, number, kind);
     }
 
     fn call_change(&mut self, member: usize, number: u64, kind: Kind) {

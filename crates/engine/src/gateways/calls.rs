@@ -7,10 +7,9 @@ use std::sync::{Arc, mpsc};
 use store::lane::Failover;
 use store::rados::{Notification, Pool, PoolError, Watch};
 
-/// A call that takes its time. Those that concern the object keep the gateway from anything else meanwhile; during the
-/// others it goes on to read and write the object.
+/// A call for the unit's object, which keeps the gateway from anything else until it has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Call {
+pub enum ObjectCall {
     /// Read the object, and watch it.
     Read,
     /// Replace the object's version, or create the object.
@@ -22,6 +21,12 @@ pub enum Call {
     },
     /// Notify the watchers of the object.
     Notify,
+}
+
+/// A call that concerns the image and the monitors, and takes its time: meanwhile the gateway goes on to read and write
+/// the object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ImageCall {
     /// See [`Failover::promote`].
     Promote {
         /// Clients to be fenced.
@@ -40,7 +45,7 @@ pub enum Call {
     Reopen,
 }
 
-/// The outcome of a [`Call`].
+/// The outcome of an [`ObjectCall`] or [`ImageCall`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The object's version and content, if there is one.
@@ -61,39 +66,50 @@ pub enum Answer {
     Reopened(Result<String, String>),
 }
 
-impl Call {
-    /// Whether it is for the unit's object, and does not concern the image and the monitors.
-    pub fn is_of_object(&self) -> bool {
-        matches!(self, Call::Read | Call::Replace { .. } | Call::Notify)
-    }
-
-    /// Makes a call that concerns the image.
-    fn of_image(self, store: &dyn Failover) -> Answer {
+impl ImageCall {
+    fn make(&self, store: &dyn Failover) -> Answer {
         match self {
-            Call::Promote { fence } => Answer::Promoted(store.promote(&fence)),
-            Call::CatchUp => Answer::CaughtUp(store.catch_up()),
-            Call::Fence { clients } => Answer::Fenced(store.fence(&clients)),
-            Call::Demote => Answer::Demoted(store.demote()),
-            Call::Reopen => {
+            ImageCall::Promote { fence } => Answer::Promoted(store.promote(fence)),
+            ImageCall::CatchUp => Answer::CaughtUp(store.catch_up()),
+            ImageCall::Fence { clients } => Answer::Fenced(store.fence(clients)),
+            ImageCall::Demote => Answer::Demoted(store.demote()),
+            ImageCall::Reopen => {
                 let client = || store.client().ok_or_else(|| "it has no client".to_owned());
                 Answer::Reopened(store.reopen().and_then(|()| client()))
             }
-            Call::Read | Call::Replace { .. } | Call::Notify => unreachable!("the image is not concerned"),
         }
     }
 
     /// Its answer if it could not be made.
     fn failed(&self, why: String) -> Answer {
         match self {
-            Call::Promote { .. } => Answer::Promoted(Err(why)),
-            Call::CatchUp => Answer::CaughtUp(Err(why)),
-            Call::Fence { .. } => Answer::Fenced(Err(why)),
-            Call::Demote => Answer::Demoted(Err(why)),
-            Call::Reopen => Answer::Reopened(Err(why)),
-            Call::Read => Answer::Read(Err(why)),
-            Call::Replace { .. } => Answer::Replaced(Err(ReplaceError::Failed(why))),
-            Call::Notify => Answer::Notified,
+            ImageCall::Promote { .. } => Answer::Promoted(Err(why)),
+            ImageCall::CatchUp => Answer::CaughtUp(Err(why)),
+            ImageCall::Fence { .. } => Answer::Fenced(Err(why)),
+            ImageCall::Demote => Answer::Demoted(Err(why)),
+            ImageCall::Reopen => Answer::Reopened(Err(why)),
         }
+    }
+}
+
+/// A call that was begun. It is answered when this is dropped, whatever has become of its thread: otherwise the gateway
+/// would wait for it forever.
+struct Begun {
+    call: ImageCall,
+    answer: Option<Answer>,
+    done: mpsc::Sender<Answer>,
+    inbox: mpsc::Sender<GatewayEvent>,
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let answer = self.answer.take().unwrap_or_else(|| {
+            self.call
+                .failed("the call has ended without an answer, because of a bug or a lack of threads".into())
+        });
+        // The unit's thread may have ended.
+        let _ = self.done.send(answer);
+        let _ = self.inbox.send(GatewayEvent::CallEnded);
     }
 }
 
@@ -119,16 +135,12 @@ impl Calls {
     }
 
     /// Begins one that concerns the image.
-    pub(super) fn begin(&self, store: Arc<dyn Failover>, call: Call) {
+    pub(super) fn begin(&self, store: Arc<dyn Failover>, call: ImageCall) {
         let (done, inbox) = (self.done.clone(), self.inbox.clone());
-        let failed = call.clone();
-        let work = move || {
-            // The unit's thread may have ended.
-            let _ = done.send(call.of_image(&*store));
-            let _ = inbox.send(GatewayEvent::CallEnded);
-        };
+        let mut begun = Begun { call, answer: None, done, inbox };
+        let work = move || begun.answer = Some(begun.call.make(&*store));
         if let Err(error) = std::thread::Builder::new().name("gateway-call".into()).spawn(work) {
-            let _ = self.done.send(failed.failed(format!("a thread: {error}")));
+            tracing::error!("a thread for a call to the cluster of {}: {error}", self.object);
         }
     }
 
@@ -137,16 +149,15 @@ impl Calls {
         self.answers.try_recv().ok()
     }
 
-    pub(super) fn make(&mut self, call: Call) -> Answer {
+    pub(super) fn make(&mut self, call: ObjectCall) -> Answer {
         match call {
-            Call::Read => Answer::Read(self.read()),
-            Call::Replace { expected, bytes } => Answer::Replaced(self.replace(expected, &bytes)),
-            Call::Notify => {
+            ObjectCall::Read => Answer::Read(self.read()),
+            ObjectCall::Replace { expected, bytes } => Answer::Replaced(self.replace(expected, &bytes)),
+            ObjectCall::Notify => {
                 // If it is not sent, they find out at their own pace.
                 self.notification = self.pool.as_ref().and_then(|pool| pool.notify(&self.object));
                 Answer::Notified
             }
-            _ => unreachable!("it is begun, and not waited for"),
         }
     }
 

@@ -84,16 +84,21 @@ impl Forwarding {
         Forwarding { gateway, object, mailbox, origin: Origin { core: 0, who }, now: Duration::ZERO }
     }
 
-    /// Makes its calls until it has none.
-    fn run(&mut self) {
-        while let Step::Call(call) = self.gateway.next(self.now) {
+    /// Makes its calls that concern the object until it has none; returns the one for the image that it begins.
+    fn run(&mut self) -> Option<ImageCall> {
+        loop {
+            let call = match self.gateway.next(self.now) {
+                Step::Call(call) => call,
+                Step::Begin(call) => return Some(call),
+                Step::Wait(_) | Step::End => return None,
+            };
             let answer = match call {
-                Call::Read => Answer::Read(Ok(Some((self.object.0, self.object.1.encode())))),
-                Call::Replace { bytes, .. } => {
+                ObjectCall::Read => Answer::Read(Ok(Some((self.object.0, self.object.1.encode())))),
+                ObjectCall::Replace { bytes, .. } => {
                     self.object = (self.object.0 + 1, Record::decode(&bytes).expect("a record"));
                     Answer::Replaced(Ok(self.object.0))
                 }
-                _ => Answer::Notified,
+                ObjectCall::Notify => Answer::Notified,
             };
             self.gateway.answered(self.now, answer);
         }
@@ -111,7 +116,7 @@ impl Forwarding {
     }
 
     /// Carries out an action, with a machine that does not notice; returns the call.
-    fn act(&mut self, action: Action) -> Option<Call> {
+    fn act(&mut self, action: Action) -> Option<Step> {
         let mut machine = self.gateway.machine.take().expect("it has begun");
         let call = self.gateway.act(&mut machine, action);
         self.gateway.machine = Some(machine);
@@ -246,6 +251,8 @@ fn gateways_are_notified_of_what_one_of_them_waits_for_and_not_of_signs_of_life(
 struct Shared {
     is_abandoned: AtomicBool,
     is_suspended: AtomicBool,
+    /// It has a bug.
+    panics: bool,
 }
 
 impl Store for Shared {
@@ -268,6 +275,7 @@ impl Failover for Shared {
     }
 
     fn promote(&self, _fence: &[String]) -> Result<(), String> {
+        assert!(!self.panics, "as a test wants it");
         Err("promote".into())
     }
 
@@ -361,21 +369,21 @@ fn one_gateway_at_a_time_waits_for_what_it_has_begun_also_when_it_has_lost_the_u
 fn fencing_and_catching_up_are_calls_to_the_image_and_what_was_fenced_is_shown() {
     let mut rig = Forwarding::new();
     let clients = vec!["192.0.2.1:0/7".to_owned()];
-    let fence = Call::Fence { clients: clients.clone() };
-    assert_eq!(rig.act(Action::CatchUp), Some(Call::CatchUp));
+    let fence = ImageCall::Fence { clients: clients.clone() };
+    assert_eq!(rig.act(Action::CatchUp), Some(Step::Begin(ImageCall::CatchUp)));
     for (outcome, shown) in [(Err("no answer".to_owned()), 0), (Ok(()), 1)] {
-        assert_eq!(rig.act(Action::Fence { clients: clients.clone() }), Some(fence.clone()));
+        assert_eq!(rig.act(Action::Fence { clients: clients.clone() }), Some(Step::Begin(fence.clone())));
         rig.gateway.answered(Duration::ZERO, Answer::Fenced(outcome));
         assert_eq!(rig.gateway.shut_out.len(), shown);
     }
     let (inbox, events) = mpsc::channel();
     let calls = Calls::new(String::new(), rig.gateway.cluster.place.clone(), inbox);
-    let made = |call: Call| {
+    let made = |call: ImageCall| {
         calls.begin(Arc::new(Shared::default()), call);
         assert!(matches!(events.recv(), Ok(GatewayEvent::CallEnded)));
         calls.ended()
     };
-    assert_eq!(made(Call::CatchUp), Some(Answer::CaughtUp(Err("catch up".into()))));
+    assert_eq!(made(ImageCall::CatchUp), Some(Answer::CaughtUp(Err("catch up".into()))));
     assert_eq!(made(fence), Some(Answer::Fenced(Err("fence 192.0.2.1:0/7".into()))));
 }
 
@@ -461,11 +469,27 @@ fn a_call_that_concerns_the_image_keeps_the_thread_from_nothing() {
     let (release, hangs) = mpsc::channel();
     let (inbox, events) = mpsc::channel();
     let calls = Calls::new(String::new(), rig.gateway.cluster.place.clone(), inbox);
-    calls.begin(Arc::new(Hangs(hangs.into())), Call::Promote { fence: Vec::new() });
+    calls.begin(Arc::new(Hangs(hangs.into())), ImageCall::Promote { fence: Vec::new() });
     assert_eq!(calls.ended(), None);
     release.send(()).expect("it waits for that");
     assert!(matches!(events.recv(), Ok(GatewayEvent::CallEnded)));
     assert_eq!(calls.ended(), Some(Answer::Promoted(Ok(()))));
+}
+
+#[test]
+fn a_call_whose_thread_panics_is_answered_as_failed() {
+    let mut rig = Forwarding::new();
+    rig.object.1.active = None;
+    let call = rig.run().expect("it has claimed the unit");
+    let (inbox, events) = mpsc::channel();
+    let calls = Calls::new(String::new(), rig.gateway.cluster.place.clone(), inbox);
+    calls.begin(Arc::new(Shared { panics: true, ..Shared::default() }), call);
+    assert!(matches!(events.recv(), Ok(GatewayEvent::CallEnded)));
+    let answer = calls.ended().expect("it is answered");
+    assert!(matches!(&answer, Answer::Promoted(Err(why)) if why.contains("a bug")), "{answer:?}");
+    rig.gateway.answered(rig.now, answer);
+    assert_eq!(rig.run(), None);
+    assert_eq!(rig.object.1.active, None, "it has released its claim");
 }
 
 #[test]
