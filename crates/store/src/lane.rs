@@ -178,8 +178,8 @@ pub trait Failover: Store {
     /// then have to fence this client.
     fn is_stuck(&self) -> bool;
 
-    /// Whether it begins no operations, at once, and until further notice; those in flight go on. Its home may wait for
-    /// these before it goes to standby.
+    /// Whether it gives its medium no new calls, at once, and until further notice. Calls that were begun end as they do;
+    /// an operation that needs another one fails. Its home may wait for these before it goes to standby.
     fn suspend(&self, is_suspended: bool);
 
     /// This client's fence is complete: nothing that it has sent can overwrite anything that other gateways

@@ -162,7 +162,7 @@ impl Roles {
         self.is_active.load(Ordering::Acquire) && !self.is_fenced()
     }
 
-    /// Whether no operations are begun until further notice, while those begun go on.
+    /// Whether no calls are begun until further notice, also of operations in flight; those that were begun go on.
     pub fn suspend(&self, is_suspended: bool) {
         self.is_suspended.store(is_suspended, Ordering::Release);
     }
