@@ -236,8 +236,7 @@ impl Machine {
             return None;
         }
         if self.withdrawn && matches!(self.stage, Stage::Promoting | Stage::Confirming) {
-            // Its home is about to stop; it may hold the lock.
-            self.stage = if self.share.serves { Stage::Releasing } else { Stage::Demoting };
+            self.abandon_claim();
         }
         match self.stage {
             Stage::Standby => {
@@ -264,10 +263,13 @@ impl Machine {
         }
     }
 
-    /// When [`Machine::next`] has something to do if nothing happens until then.
-    pub fn wake_at(&self) -> Duration {
-        let due = self.completes_at().map_or(self.due, |at| at.min(self.due));
-        due.max(self.pause)
+    /// When [`Machine::next`] may have something to do if nothing happens until then: after `now`, unless it only
+    /// waits for something to happen.
+    pub fn wake_at(&self, now: Duration) -> Duration {
+        let retry = self.working.is_none().then_some(self.work_pause);
+        let times = [Some(self.due), self.completes_at(), retry].into_iter().flatten();
+        let times = times.map(|at| at.max(self.pause));
+        times.filter(|at| *at > now).min().unwrap_or(now)
     }
 
     /// [`Action::Read`] has returned: version and content; `None`: the object does not exist.
@@ -473,7 +475,10 @@ impl Machine {
                 self.wanted = None;
                 self.stage = Stage::Active;
             }
-            Stage::Leaving => (self.stage, self.share.serves) = (Stage::Demoting, false),
+            Stage::Leaving => {
+                self.share.serves = false;
+                self.demote();
+            }
             Stage::Lost => (self.stage, self.share.serves) = (Stage::Reopening, false),
             // Nothing is on its way any more.
             Stage::Silent => self.share.serves = false,
@@ -551,10 +556,12 @@ impl Machine {
         self.is_stale |= !self.asks.is_empty();
     }
 
-    /// Whether, after [`Machine::withdraw`], nothing of its claim is left.
+    /// Whether, after [`Machine::withdraw`], nothing of its claim is left. A call that concerns the image may be
+    /// outstanding: without a claim it gives its client no access, or others have that client fenced.
     pub fn has_withdrawn(&self) -> bool {
-        let is_calling = self.is_calling || self.working.is_some();
-        let is_out = self.stage == Stage::Standby && !is_calling && !self.share.may_be_among;
+        let is_out = matches!(self.stage, Stage::Standby | Stage::Reopening)
+            && !self.is_calling
+            && !self.share.may_be_among;
         self.withdrawn && is_out && self.asks.is_empty()
     }
 

@@ -444,7 +444,7 @@ impl<I: Io> Gateway<I> {
         if machine.has_withdrawn() {
             return Step::End;
         }
-        let wait = machine.wake_at().saturating_sub(now).min(FENCE_CHECK_INTERVAL);
+        let wait = machine.wake_at(now).saturating_sub(now).min(FENCE_CHECK_INTERVAL);
         // What is overdue and not done now waits for the home, whose answer is an event.
         Step::Wait(if wait.is_zero() { FENCE_CHECK_INTERVAL } else { wait })
     }

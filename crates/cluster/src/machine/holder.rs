@@ -75,12 +75,29 @@ impl Machine {
         }
         match self.access {
             // It may be about to get the lock: whoever claims the unit fences it.
-            Access::One => None,
-            Access::All => {
+            Access::One if !self.withdrawn => None,
+            Access::One | Access::All => {
                 self.stage = Stage::Releasing;
                 self.next(now)
             }
         }
+    }
+
+    /// It is withdrawn before it has become active.
+    pub(super) fn abandon_claim(&mut self) {
+        match self.access {
+            Access::All if self.share.serves => self.stage = Stage::Releasing,
+            // Its call may get the lock, which is to be released then.
+            Access::One if self.working.is_some() => {}
+            Access::One | Access::All => self.demote(),
+        }
+    }
+
+    /// Nothing of its home can reach the medium any more. What a call that is outstanding would still get is of no use
+    /// without a claim, unless it is the lock.
+    pub(super) fn demote(&mut self) {
+        let is_unlocked = self.access == Access::All && self.working.is_some();
+        self.stage = if is_unlocked { Stage::Releasing } else { Stage::Demoting };
     }
 
     /// Whether, with several gateways, others should fence in its place.
@@ -154,6 +171,10 @@ impl Machine {
         free.next = free.next.filter(|next| next.gateway != self.me.gateway);
         self.release_entry(&mut free);
         let action = if self.is_holder() {
+            if self.access == Access::One && self.working.is_some() {
+                // Its call may yet get the lock, after this process has ended.
+                free.shut_out_client(&self.me.client);
+            }
             free.active = None;
             self.replace_as_holder(free)
         } else if self.is_stale {

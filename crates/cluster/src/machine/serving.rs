@@ -301,7 +301,12 @@ impl Machine {
         if !self.is_stale && !self.carries_fences() {
             return self.catch_up(now);
         }
-        self.fence(now).or_else(|| self.examine_debtors(now))
+        let action = self.fence(now).or_else(|| self.examine_debtors(now));
+        if action.is_none() && !self.is_stale && self.working.is_none() && now >= self.work_pause {
+            // What failed is not needed any more.
+            self.unmet = None;
+        }
+        action
     }
 
     /// As the active gateway, before it has others fenced that have yet to catch up with a fence: while the monitors do

@@ -1,5 +1,7 @@
 //! A single machine, whose calls end as a test decides.
 
+mod calls;
+
 use cluster::{
     Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, ReplaceError, Reply, Role,
     Serving,
@@ -56,7 +58,7 @@ impl Rig {
                 }
                 Some(Action::Adopt { .. }) => self.machine.applied(),
                 Some(action) => return Some(action),
-                None => self.now = self.machine.wake_at().max(self.now + Duration::from_millis(1)),
+                None => self.now = self.machine.wake_at(self.now).max(self.now + Duration::from_millis(1)),
             }
         }
         None
@@ -85,7 +87,7 @@ impl Rig {
             match self.machine.next(self.now) {
                 Some(Action::Read) => self.machine.read(self.now, Ok(self.object.clone())),
                 Some(Action::Replace { record, .. }) => return *record,
-                None => self.now = self.machine.wake_at().max(self.now + Duration::from_millis(1)),
+                None => self.now = self.machine.wake_at(self.now).max(self.now + Duration::from_millis(1)),
                 action => panic!("{action:?}"),
             }
         }
@@ -185,7 +187,9 @@ fn requests_to_a_dead_holder_do_not_delay_the_claim() {
                 }
                 Some(Action::Promote { .. }) => return assert!(rig.now < TAKEOVER * 4 / 5, "{:?}", rig.now),
                 Some(_) => rig.machine.applied(),
-                None => rig.now = rig.machine.wake_at().clamp(rig.now + Duration::from_millis(1), until),
+                None => {
+                    rig.now = rig.machine.wake_at(rig.now).clamp(rig.now + Duration::from_millis(1), until)
+                }
             }
         }
         assert!(rig.now < TAKEOVER * 2, "it never claims");
@@ -286,7 +290,10 @@ impl Rig {
                 Some(Action::Adopt { .. }) => self.machine.applied(),
                 Some(action) => panic!("{action:?}"),
                 None if self.now >= until => return,
-                None => self.now = self.machine.wake_at().max(self.now + Duration::from_millis(1)).min(until),
+                None => {
+                    self.now =
+                        self.machine.wake_at(self.now).max(self.now + Duration::from_millis(1)).min(until)
+                }
             }
         }
     }
@@ -705,7 +712,7 @@ fn what_one_was_about_to_write_when_it_left_undoes_nothing_that_others_have_writ
     let sees = loop {
         match rig.machine.next(rig.now) {
             Some(Action::Read) => break rig.object.clone(),
-            None => rig.now = rig.machine.wake_at().max(rig.now + Duration::from_millis(1)),
+            None => rig.now = rig.machine.wake_at(rig.now).max(rig.now + Duration::from_millis(1)),
             action => panic!("{action:?}"),
         }
     };

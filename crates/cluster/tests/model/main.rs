@@ -503,7 +503,7 @@ impl World {
                 }
             }
         }
-        let wake = self.gateways[index].machine.wake_at().as_millis() as u64;
+        let wake = self.gateways[index].machine.wake_at(now).as_millis() as u64;
         let next = &mut self.gateways[index].next_turn;
         if wake > self.now && !(self.now + 1..=wake).contains(next) {
             *next = wake;
