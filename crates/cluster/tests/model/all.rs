@@ -9,6 +9,7 @@ fn world(seed: u64, slow: bool, mutant: Mutant) -> World {
 /// Occasional faults, until a given time.
 fn trouble(until: u64) -> impl FnMut(&mut World) {
     move |world| {
+        world.restart_withdrawn();
         if world.now > until || world.rng.u32(..8_000) != 0 {
             return;
         }
@@ -17,12 +18,13 @@ fn trouble(until: u64) -> impl FnMut(&mut World) {
             return;
         }
         let long = world.rng.u64(100..60_000);
-        match world.rng.u32(..8) {
+        match world.rng.u32(..9) {
             0 => world.kill(index, Some(long / 2)),
             1 => world.stick(long),
             6 => world.deaf_until = world.now + long / 2,
             7 => world.gateways[index].deaf_until = world.now + long,
             2 => world.gateways[index].machine.noticed(),
+            8 => world.gateways[index].machine.withdraw(),
             3 => world.gateways[index].cut_until = world.now + long,
             _ => world.gateways[index].held_until = world.now + long,
         }
@@ -35,7 +37,7 @@ fn troubled(seed: u64, lags: bool, mutant: Mutant) -> World {
     world.lags = lags;
     world.run(300_000, trouble(300_000));
     world.slow = false;
-    world.run(480_000, |_| ());
+    world.run(480_000, World::restart_withdrawn);
     world
 }
 

@@ -51,6 +51,8 @@ enum Event {
     Effect(Action),
     /// The monitors answer, or it waits for them no longer.
     Late(Action),
+    /// It takes effect although nobody waits for it any more; of this client, and process.
+    Stray(Action, String, u64),
     /// It returns.
     Return(Returned),
     /// The home takes the next request.
@@ -366,7 +368,8 @@ impl World {
             self.now = at;
             let (index, life, event) = self.events.remove(&order).expect("it is queued");
             let gateway = &self.gateways[index];
-            let in_cluster = matches!(event, Event::Effect(_) | Event::Late(_) | Event::Arrive(_));
+            let in_cluster =
+                matches!(event, Event::Effect(_) | Event::Late(_) | Event::Stray(..) | Event::Arrive(_));
             let is_gone = life != gateway.life || (!gateway.is_alive && !matches!(event, Event::Start));
             if is_gone && !in_cluster {
                 continue;
@@ -387,6 +390,8 @@ impl World {
         match event {
             Event::Turn => self.turn(index),
             Event::Effect(action) if self.gateways[index].cut_until > self.now => {
+                let rest = self.gateways[index].cut_until - self.now;
+                self.strays(index, rest, &action);
                 self.post(index, SILENCE, Event::Return(Returned::Cut(action)));
             }
             Event::Effect(action) => match self.is_deaf(index, &action) {
@@ -401,9 +406,11 @@ impl World {
                 0 => self.effect(index, action),
                 rest => {
                     self.gateways[index].fails_until = self.now + rest;
+                    self.strays(index, rest, &action);
                     self.post(index, 0, Event::Return(Returned::Cut(action)));
                 }
             },
+            Event::Stray(action, client, life) => self.stray(index, action, &client, life),
             Event::Return(returned) => {
                 self.returned(index, returned);
                 self.turn(index);
@@ -486,17 +493,6 @@ impl World {
                     self.ask(index, Ask::Change(Change { id: ids(&body)[0], is_forwarded: true }));
                 }
                 Action::Answer { id, outcome } => self.answered(index, id as u16, &outcome),
-                Action::Reopen if self.gateways[index].cut_until > self.now => {
-                    self.post(index, SILENCE, Event::Return(Returned::Cut(Action::Reopen)));
-                }
-                Action::Reopen => {
-                    let gateway = &mut self.gateways[index];
-                    gateway.clients += 1;
-                    gateway.client = format!("g{index}.{}.{}", gateway.life, gateway.clients);
-                    // What the old client has in flight ends on its own.
-                    let delay = self.delay();
-                    self.post(index, delay, Event::Return(Returned::Reopened));
-                }
                 call => {
                     let delay = self.delay();
                     self.post(index, delay, Event::Effect(call));
@@ -522,6 +518,20 @@ impl World {
         self.gateways[index].life += 1;
         if let Some(after) = restarted_after {
             self.post(index, after, Event::Start);
+        }
+    }
+}
+
+impl World {
+    /// A gateway that has left the unit to others ends, and is started again.
+    fn restart_withdrawn(&mut self) {
+        for index in 0..self.gateways.len() {
+            let gateway = &self.gateways[index];
+            let is_held = gateway.held_until > self.now;
+            if gateway.is_alive && !is_held && gateway.machine.has_withdrawn() {
+                let after = self.rng.u64(10..5_000);
+                self.kill(index, Some(after));
+            }
         }
     }
 }

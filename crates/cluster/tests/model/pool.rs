@@ -5,7 +5,10 @@ use super::*;
 impl World {
     /// How long the monitors have yet to answer a call of this gateway, which waits for that.
     pub(super) fn is_deaf(&self, index: usize, action: &Action) -> u64 {
-        let asks = matches!(action, Action::Promote { .. } | Action::CatchUp | Action::Fence { .. });
+        let asks = matches!(
+            action,
+            Action::Promote { .. } | Action::CatchUp | Action::Fence { .. } | Action::Reopen
+        );
         let until = self.deaf_until.max(self.gateways[index].deaf_until);
         if asks { until.saturating_sub(self.now) } else { 0 }
     }
@@ -38,8 +41,11 @@ impl World {
                 }
                 Returned::Demoted
             }
-            Action::Reopen
-            | Action::Join { .. }
+            Action::Reopen => {
+                self.reopen(index);
+                Returned::Reopened
+            }
+            Action::Join { .. }
             | Action::Adopt { .. }
             | Action::Activate { .. }
             | Action::Deactivate { .. }
@@ -72,6 +78,44 @@ impl World {
         };
         let delay = self.delay();
         self.post(index, delay, Event::Return(returned));
+    }
+
+    /// What its old client has in flight ends on its own.
+    fn reopen(&mut self, index: usize) {
+        let gateway = &mut self.gateways[index];
+        gateway.clients += 1;
+        gateway.client = format!("g{index}.{}.{}", gateway.life, gateway.clients);
+    }
+
+    /// A call that the cluster does not answer in time takes effect once it can, mostly.
+    pub(super) fn strays(&mut self, index: usize, rest: u64, action: &Action) {
+        if self.rng.u32(..4) > 0 {
+            let gateway = &self.gateways[index];
+            let stray = Event::Stray(action.clone(), gateway.client.clone(), gateway.life);
+            let delay = self.delay();
+            self.post(index, rest + delay, stray);
+        }
+    }
+
+    /// A call takes effect that nobody waits for.
+    pub(super) fn stray(&mut self, index: usize, action: Action, client: &str, life: u64) {
+        let gateway = &self.gateways[index];
+        let lives = gateway.life == life && gateway.is_alive;
+        let is_its = lives && gateway.client == client;
+        match action {
+            Action::Replace { expected, record } => _ = self.replace(index, expected, *record),
+            Action::Promote { fence: clients } | Action::Fence { clients } => {
+                let map = gateway.map;
+                self.blocklist(index, clients);
+                if !is_its {
+                    self.gateways[index].map = map;
+                }
+            }
+            Action::CatchUp if is_its => self.gateways[index].map = self.map,
+            Action::Demote if self.lock.as_deref() == Some(client) => self.lock = None,
+            Action::Reopen if lives => self.reopen(index),
+            _ => {}
+        }
     }
 
     fn replace(&mut self, index: usize, expected: Option<u64>, record: Record) -> Returned {

@@ -5,6 +5,7 @@ use super::*;
 /// Occasional faults, until a given time.
 fn trouble(until: u64) -> impl FnMut(&mut World) {
     move |world| {
+        world.restart_withdrawn();
         if world.now > until || world.rng.u32(..4_000) != 0 {
             return;
         }
@@ -13,7 +14,7 @@ fn trouble(until: u64) -> impl FnMut(&mut World) {
             return;
         }
         let long = world.rng.u64(100..60_000);
-        match world.rng.u32(..8) {
+        match world.rng.u32(..9) {
             0 => world.kill(index, Some(long / 2)),
             6 => world.deaf_until = world.now + long / 2,
             7 => world.gateways[index].deaf_until = world.now + long,
@@ -23,6 +24,7 @@ fn trouble(until: u64) -> impl FnMut(&mut World) {
             }
             5 => world.gateways[index].cut_until = world.now + long,
             2 => world.gateways[index].machine.noticed(),
+            8 => world.gateways[index].machine.withdraw(),
             _ => world.gateways[index].held_until = world.now + long,
         }
     }
@@ -34,7 +36,7 @@ fn troubled(seed: u64, mutant: Mutant) -> World {
     let mut world = World::new(seed, count, true, mutant);
     world.run(300_000, trouble(300_000));
     world.slow = false;
-    world.run(480_000, |_| ());
+    world.run(480_000, World::restart_withdrawn);
     world
 }
 
