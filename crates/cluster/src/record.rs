@@ -299,7 +299,7 @@ impl Record {
     }
 
     /// Another gateway with a port of the same group or number as one of these, and what they have in common.
-    pub(crate) fn clash(&self, gateway: &str, ports: &[Port]) -> Option<String> {
+    pub fn clash(&self, gateway: &str, ports: &[Port]) -> Option<String> {
         let others = self.gateways.iter().filter(|(name, _)| *name != gateway);
         let mut pairs = others
             .flat_map(|(name, theirs)| theirs.iter().map(move |port| (name, port)))

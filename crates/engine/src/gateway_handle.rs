@@ -2,8 +2,10 @@
 
 use crate::origin::Origin;
 use crate::readings::GatewayReading;
+use cluster::Port;
 use config::Lun;
 use scsi::HomeRequest;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use store::lane::Failover;
 
@@ -65,6 +67,8 @@ pub(crate) struct GatewayHandle {
     store: OnceLock<Arc<dyn Failover>>,
     /// The reading that its thread publishes.
     pub(crate) reading: Arc<Mutex<Option<GatewayReading>>>,
+    /// The ports of all gateways, as last seen in the object.
+    pub(crate) ports: Arc<Mutex<BTreeMap<String, Vec<Port>>>>,
 }
 
 impl GatewayHandle {
@@ -73,7 +77,8 @@ impl GatewayHandle {
         lun.is_shared().then(|| {
             let (inbox, events) = mpsc::channel();
             let (events, store) = (Mutex::new(Some(events)), OnceLock::new());
-            Arc::new(GatewayHandle { inbox, events, store, reading: Arc::default() })
+            let (reading, ports) = (Arc::default(), Arc::default());
+            Arc::new(GatewayHandle { inbox, events, store, reading, ports })
         })
     }
 

@@ -23,7 +23,7 @@ use scsi::sense::Check;
 use scsi::unit::OtherPort;
 use scsi::{HomeReply, HomeRequest, Sharing};
 use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Failover;
 
@@ -53,6 +53,8 @@ struct Running {
     ended: mpsc::Receiver<()>,
     /// How long leaving the unit to others may take.
     leaves_within: Duration,
+    /// The ports of all gateways, as last seen.
+    ports: Arc<Mutex<BTreeMap<String, Vec<Port>>>>,
 }
 
 impl Gateways {
@@ -103,7 +105,8 @@ impl Gateways {
         // Initiators must not notice the end of what hangs before its fence is complete.
         let is_for_all = unit.sharing == Some(Sharing::All);
         let leaves = if is_for_all { cluster.takeover * 2 + FENCED_WITHIN } else { cluster.takeover };
-        let running = Running { inbox: handle.inbox(), ended, leaves_within: leaves + LEAVE_WITHIN };
+        let (inbox, ports) = (handle.inbox(), handle.ports.clone());
+        let running = Running { inbox, ended, leaves_within: leaves + LEAVE_WITHIN, ports };
         self.running.push((unit.index, running));
         Ok(())
     }
@@ -120,6 +123,21 @@ impl Gateways {
         let (outbox, outcome) = mpsc::channel();
         let _ = running.inbox.send(GatewayEvent::Activate(Requester::Administrator(outbox)));
         Ok(Moving { outcome, within: moves_within(cluster) + LEAVE_WITHIN })
+    }
+
+    /// What these ports of a unit would have in common with another gateway's, unless those that it has now do so, too.
+    pub(crate) fn clash(
+        &self,
+        unit: u32,
+        before: &[scsi::unit::Port],
+        after: &[scsi::unit::Port],
+    ) -> Option<String> {
+        let (_, running) = self.running.iter().find(|(number, _)| *number == unit)?;
+        let gateways = running.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let record = Record { gateways, ..Record::default() };
+        let gateway = &self.cluster.as_ref()?.gateway;
+        let clash = |ports| record.clash(gateway, &peers::ports_of(ports, &[]));
+        clash(after).filter(|_| clash(before).is_none())
     }
 
     /// Leaves a unit to other gateways, and returns when that is done, or takes too long.
@@ -673,6 +691,12 @@ impl<I: Io> Gateway<I> {
 
     /// Reports other gateways' ports, and their states, to the home.
     fn report_others(&mut self, record: &Record) {
+        {
+            let mut known = self.handle.ports.lock().unwrap_or_else(PoisonError::into_inner);
+            if *known != record.gateways {
+                known.clone_from(&record.gateways);
+            }
+        }
         let others = peers::others(record, self.access, &self.cluster.gateway, &self.ports);
         if *self.others != *others {
             self.others = others.into();

@@ -347,6 +347,11 @@ impl Live {
         may_lose_data: Option<&str>,
     ) -> Result<AppliedChange, Refused> {
         let Checked { config, shown, warnings, .. } = checked;
+        if let Some((lun, clash)) = self.daemon.clash(&config) {
+            let (what, fix) = clash.split_once("; ").unwrap_or((&clash, "give each gateway its own"));
+            let title = "another gateway has these target ports; nothing has changed";
+            return Err(refused(Refusal::Conflict, title, vec![fault(&format!("LUN {lun}"), what, fix)]));
+        }
         let before = self.daemon.config().clone();
         let patience = self.daemon.patience();
         let planned = {

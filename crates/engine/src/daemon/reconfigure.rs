@@ -10,6 +10,7 @@ use crate::events::Event;
 use crate::gateways::Moving;
 use crate::guid;
 use crate::patience::{Patience, SLICE};
+use crate::ports::Ports;
 use crate::served::Endpoint;
 use crate::state::files::System;
 use crate::stores::Opened;
@@ -180,6 +181,18 @@ impl Daemon {
             Some(index) => self.gateways.activate(served.units[index]),
             None => Err("there is no such LUN".into()),
         }
+    }
+
+    /// Whether this gateway's target ports, as configured by `to`, have a group or an identifier of another gateway's:
+    /// the LUN, and what they have in common, unless they have something in common now.
+    pub fn clash(&self, to: &Config) -> Option<(String, String)> {
+        let served = self.changes.served();
+        let ports = Ports::of(to, Some(&served.ports)).of_luns();
+        to.luns.iter().zip(&ports).find_map(|(lun, after)| {
+            let number = served.units[served.find(&lun.name)?];
+            let before = &self.changes.unit(number)?.ports;
+            Some((lun.name.clone(), self.gateways.clash(number, before, after)?))
+        })
     }
 
     /// The serial number of a unit that is served.

@@ -55,12 +55,17 @@ pub(super) fn others(record: &Record, access: Access, gateway: &str, ours: &[Por
 
 /// A unit's ports on this gateway.
 pub(super) fn ports(unit: &scsi::Unit) -> Vec<Port> {
+    ports_of(&unit.ports, &unit.groups)
+}
+
+/// These ports, which are active/optimized unless their groups say otherwise.
+pub(super) fn ports_of(ports: &[scsi::unit::Port], groups: &[scsi::PortGroup]) -> Vec<Port> {
     let port = |port: &scsi::unit::Port| {
-        let group = unit.groups.iter().find(|group| group.tag == port.group);
+        let group = groups.iter().find(|group| group.tag == port.group);
         let state = group.map_or(AccessState::Optimized, |group| group.state);
         Port { id: port.relative_id, group: port.group, name: port.name.clone(), state: state.code() }
     };
-    unit.ports.iter().map(port).collect()
+    ports.iter().map(port).collect()
 }
 
 /// The identifier of another gateway's port, by its name, unless a port here has the same identifier.

@@ -12,7 +12,7 @@ use wire::scsi::AccessState;
 fn a_thread_that_does_not_end_in_time_must_end_at_once() {
     let (inbox, events) = mpsc::channel();
     let (end, ended) = mpsc::channel();
-    let running = Running { inbox, ended, leaves_within: Duration::ZERO };
+    let running = Running { inbox, ended, leaves_within: Duration::ZERO, ports: Arc::default() };
     running.wait(0, Instant::now());
     assert!(matches!(events.try_recv(), Ok(GatewayEvent::End)));
     end.send(()).expect("it is waited for");
@@ -44,6 +44,36 @@ fn what_a_thread_is_asked_after_its_end_is_refused() {
     let (outbox, outcome) = mpsc::channel();
     inbox.send(GatewayEvent::Activate(Requester::Administrator(outbox))).expect("it refuses what comes");
     assert_eq!(outcome.recv(), Ok(Err(ENDED.to_owned())));
+}
+
+#[test]
+fn ports_that_another_gateway_has_are_found_unless_this_one_shares_some_already() {
+    let mut rig = Forwarding::new();
+    let other = |id, group| vec![Port { id, group, name: format!("iqn.a:x,t,0x{group:04x}"), state: 0 }];
+    rig.object.1.gateways = [("a".into(), other(1, 1)), ("b".into(), other(20, 2))].into();
+    rig.run();
+    let running = Running {
+        inbox: mpsc::channel().0,
+        ended: mpsc::channel().1,
+        leaves_within: Duration::ZERO,
+        ports: rig.gateway.handle.ports.clone(),
+    };
+    let gateways = Gateways { cluster: Some(rig.gateway.cluster.clone()), running: vec![(7, running)] };
+    let port = |relative_id, group| scsi::unit::Port {
+        relative_id,
+        group,
+        name: "iqn.a:x".into(),
+        device: "iqn.a:x".into(),
+        protocol: scsi::unit::Protocol::Iscsi,
+    };
+    let own = [port(1, 1)];
+    let clash =
+        |before: &[scsi::unit::Port], group, id| gateways.clash(7, before, &[port(1, 1), port(id, group)]);
+    assert_eq!(clash(&own, 3, 21), None);
+    assert!(clash(&own, 2, 21).is_some_and(|what| what.contains("group 2 is gateway b's")));
+    assert!(clash(&own, 3, 20).is_some_and(|what| what.contains("identifier 20 is gateway b's")));
+    assert_eq!(clash(&[port(20, 3)], 3, 20), None, "a reload that changes something else is made");
+    assert_eq!(gateways.clash(8, &own, &[port(20, 3)]), None, "no gateways share that one");
 }
 
 /// A gateway in standby whose request the active one may be executing.

@@ -397,6 +397,40 @@ fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
 }
 
 #[test]
+fn a_reload_that_gives_a_gateway_a_group_or_an_identifier_of_another_one_is_refused() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &directory);
+    let both = [(1, 0), (2, 2)];
+    let file = directory.path().join("a.toml");
+    let text = fs::read_to_string(&file).expect("a file");
+    let data = settled(|| by_first.read(0, ReportTargetPortGroups::new(255), 255).expect("an answer")).data;
+    let its = data[4..].chunks(12).find(|group| group[3] == 2).expect("a group");
+    let id = u16::from_be_bytes([its[10], its[11]]);
+    let portal = format!("{text}[[portal]]\nlisten = \"127.0.0.1:0\"\ngroup = ");
+    for (changed, what) in [
+        (format!("{portal}2\n"), "target port group 2 is gateway b's as well".to_owned()),
+        (
+            format!("{portal}3\n[[portal_group]]\ngroup = 3\nport_ids = \"{id}-{id}\"\n"),
+            format!("relative target port identifier {id} is gateway b's as well"),
+        ),
+    ] {
+        fs::write(&file, changed).expect("a file");
+        let outcome = ask(&socket(&directory, "a"), &["reload"]);
+        assert!(!outcome.status.is_some_and(|status| status.success()));
+        let said = outcome.text;
+        assert!(said.contains("LUN disk") && said.contains(&what), "{said}");
+        assert_eq!(groups(&mut by_first), both);
+        assert_eq!(groups(&mut by_second), both);
+    }
+    fs::write(&file, text).expect("a file");
+    ask(&socket(&directory, "a"), &["reload"]).expect_success("it is reloaded");
+    first.stop();
+    second.stop();
+}
+
+#[test]
 fn a_daemon_takes_other_changes_while_a_unit_moves_and_warns_once_of_an_osd_that_is_away_for_a_moment() {
     let ceph = Ceph::start();
     ceph.create_shared("disk", 64 << 20);
