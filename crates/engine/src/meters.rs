@@ -5,8 +5,9 @@ use crate::readings::{CoreReading, GatewayReading, Initiators, StoreState, UnitR
 use crate::registry::Registry;
 use scsi::View;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use store::lane::Store;
 
 /// The counters of a unit, and what its home published last.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(crate) struct UnitMeter {
     published: Mutex<Published>,
     /// The reading of its thread, if gateways share it.
     gateway: Option<Arc<Mutex<Option<GatewayReading>>>>,
+    store: Weak<dyn Store>,
 }
 
 #[derive(Clone, Debug)]
@@ -36,11 +38,12 @@ impl UnitMeter {
         view: View,
         cores: usize,
         gateway: Option<Arc<Mutex<Option<GatewayReading>>>>,
+        store: Weak<dyn Store>,
     ) -> UnitMeter {
         let mut published = Published { view: view.clone(), was_open: false, last_error: None };
         published.take(view);
         let cores = (0..cores).map(|_| OnceLock::new()).collect();
-        UnitMeter { name: name.into(), cores, published: Mutex::new(published), gateway }
+        UnitMeter { name: name.into(), cores, published: Mutex::new(published), gateway, store }
     }
 
     /// The counters of this core, which has to be the calling thread.
@@ -80,6 +83,7 @@ impl UnitMeter {
             serial,
             size_bytes: (state != StoreState::Late).then_some(policy.traits.size_bytes),
             used_bytes: unit.space.as_ref().and_then(|space| space.used_bytes()),
+            connections: self.store.upgrade().and_then(|store| store.open_connections()),
             write_cache: policy.modes.write_cache,
             threshold_reached: unit.warn_at.map(|_| policy.threshold_reached),
             reservation: reservation(&holders, initiators),

@@ -33,6 +33,8 @@ pub struct UnitReading {
     pub size_bytes: Option<u64>,
     /// The space used by its store, if watched.
     pub used_bytes: Option<u64>,
+    /// How many connections to its store's server are open, if that is an NBD server.
+    pub connections: Option<usize>,
     /// The current WCE bit of its caching mode page.
     pub write_cache: bool,
     /// Whether its threshold is exceeded; `None`: no `warn_at` is configured.

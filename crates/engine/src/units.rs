@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
-use store::lane::Backend;
+use store::lane::{Backend, Store};
 
 /// Identifies the time since the machine was booted (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -77,6 +77,7 @@ impl<I: Io> NewUnit<I> {
         let (home, fit) = home(config, &mut unit, opened, files);
         let lun = &config.luns[index];
         let view = View { unit, policy: home.policy() };
+        let store: Arc<dyn Store> = opened.store.clone();
         let new = NewUnit {
             name: lun.name.clone(),
             can_lose: match lun.store {
@@ -92,6 +93,7 @@ impl<I: Io> NewUnit<I> {
                 view.clone(),
                 config.cores.len(),
                 opened.gateway.as_ref().map(|gateway| gateway.reading.clone()),
+                Arc::downgrade(&store),
             )),
             view,
             store: opened.store.clone(),

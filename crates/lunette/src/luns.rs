@@ -97,6 +97,7 @@ pub(crate) fn details(lun: &Value) -> String {
         Some(trouble) => all.push(trouble),
         None => all.extend(lun["last_error"].as_str().map(|why| format!("last error: {}", shown(why)))),
     }
+    all.extend(connections(lun));
     let is = |key: &str, expected: bool, text: &str| (lun[key] == expected).then(|| text.to_owned());
     all.extend(is("read_only", true, "read-only"));
     let write_cache = lun["write_cache_enabled"].as_bool().or(lun["write_cache"].as_bool());
@@ -109,6 +110,12 @@ pub(crate) fn details(lun: &Value) -> String {
     all.extend(registrations(lun));
     all.extend(figures::errors(lun));
     all.join(", ")
+}
+
+/// How many connections to its server are open.
+fn connections(lun: &Value) -> Option<String> {
+    let count = lun["connections"].as_u64()?;
+    Some(format!("{count} {}", if count == 1 { "connection" } else { "connections" }))
 }
 
 /// This gateway and the others, where several share it.
@@ -204,6 +211,17 @@ mod tests {
         let details = "file:/srv/db.img, read-only, write cache on, at most 1000 commands a second (50 commands at once), warns at 80%";
         assert_eq!(lines[2].trim(), details);
         assert!(table(&[(lun(), None)], Shape { is_repeated: true, width: None }).contains("READ/S"));
+    }
+
+    #[test]
+    fn connections_to_the_server_are_counted() {
+        let mut lun = lun();
+        for (count, expected) in [(0, ", 0 connections,"), (1, ", 1 connection,"), (4, ", 4 connections,")] {
+            lun["connections"] = count.into();
+            assert!(details(&lun).contains(expected), "{}", details(&lun));
+        }
+        lun["connections"] = Value::Null;
+        assert!(!details(&lun).contains("connection"), "{}", details(&lun));
     }
 
     #[test]

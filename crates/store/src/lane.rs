@@ -130,6 +130,11 @@ pub trait Store: Send + Sync {
         0
     }
 
+    /// How many connections to its server are open; `None`: it has none, or has not counted them.
+    fn open_connections(&self) -> Option<usize> {
+        None
+    }
+
     /// Grows it to this size, if it is smaller; [`Store::refresh`] reports that. May block.
     ///
     /// # Errors

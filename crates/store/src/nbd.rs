@@ -116,6 +116,10 @@ impl Store for NbdStore {
         Ok((std::mem::replace(&mut *reported, traits) != traits).then_some(traits))
     }
 
+    fn open_connections(&self) -> Option<usize> {
+        Some(self.connections())
+    }
+
     fn describe(&self) -> String {
         format!("{}, {}", self.connections.common.url, Size(self.connections.common.size()))
     }

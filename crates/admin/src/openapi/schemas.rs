@@ -69,6 +69,7 @@ const LUN: &[Field] = &[
     ("state", TEXT, "Its store now: open, late (not opened yet) or failed"),
     ("last_error", TEXT_OR_NONE, "Why its store was last not open"),
     ("used_bytes", NUMBER_OR_NONE, "The space that its store uses, if it is thin and that is known"),
+    ("connections", NUMBER_OR_NONE, "Open connections to its NBD server, if that is where it is stored"),
     ("write_cache_enabled", SWITCH, "WCE, which initiators may change"),
     ("threshold_reached", &["boolean", "null"], "It uses as much as its `warn_at`; null: not configured"),
     ("reservation", OBJECT_OR_NONE, "`type` and `holders` of the reservation, if there is one"),

@@ -88,6 +88,10 @@ impl<I: Io + 'static> Store for LateStore<I> {
         self.opened.get().map_or(Ok(None), |store| store.misplaced())
     }
 
+    fn open_connections(&self) -> Option<usize> {
+        self.opened.get()?.open_connections()
+    }
+
     fn resets(&self) -> u64 {
         self.opened.get().map_or(0, |store| store.resets())
     }

@@ -106,6 +106,9 @@ impl Scrape {
         gauge("lun_used_bytes", "Space that the store of a thin LUN uses, where that is known", &|unit| {
             unit.used_bytes
         })?;
+        gauge("lun_connections", "Open connections to the NBD server of a LUN", &|unit| {
+            unit.connections.map(|count| count as u64)
+        })?;
         gauge("store_up", "Whether the store of a LUN is open", &|unit| {
             Some(u64::from(unit.state == StoreState::Open))
         })?;

@@ -53,6 +53,7 @@ fn lun(unit: &UnitReading) -> Map<String, Value> {
         "serial": unit.serial,
         "size_bytes": unit.size_bytes,
         "used_bytes": unit.used_bytes,
+        "connections": unit.connections,
         "write_cache_enabled": unit.write_cache,
         "threshold_reached": unit.threshold_reached,
         "reservation": unit.reservation.as_ref().map(reservation),

@@ -1,6 +1,7 @@
 //! NBD exports as disks: qemu-nbd, qemu-storage-daemon and nbdkit, served by daemons, used by our
 //! own initiators.
 
+use super::reload::ask;
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login, write_cdb};
 use crate::support::load::Load;
@@ -81,6 +82,21 @@ fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_not
     let data = guest.read(0, ReadCapacity16::new(32), 32).expect("an answer").data;
     let last = data.first_chunk().map(|last| u64::from_be_bytes(*last));
     assert_eq!(last, Some((96 << 20) / u64::from(BLOCK) - 1));
+    daemon.stop();
+}
+
+#[test]
+fn the_connections_of_an_export_are_shown() {
+    let (directory, path) = image(64 << 20);
+    let mut server = NbdServer::qemu(&path, &[]);
+    let socket = directory.path().join("admin.sock");
+    let daemon = Daemon::serve(["--lun", &server.text(), "--admin", text(&socket)]);
+    let shows = |count: &str| ask(&socket, &["luns"]).expect_success("LUNs are listed").contains(count);
+    wait_until("the connection is counted", || shows(", 1 connection,"));
+    server.kill();
+    wait_until("its loss is noticed", || shows(", 0 connections,"));
+    server.restart();
+    wait_until("it is open again", || shows(", 1 connection,"));
     daemon.stop();
 }
 
