@@ -399,7 +399,7 @@ fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
 #[test]
 fn a_reload_that_gives_a_gateway_a_group_or_an_identifier_of_another_one_is_refused() {
     let ceph = Ceph::start();
-    ceph.create("disk", 64 << 20);
+    ceph.create_shared("disk", 64 << 20);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &directory);
     let both = [(1, 0), (2, 2)];
