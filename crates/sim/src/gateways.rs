@@ -8,6 +8,7 @@ mod mishaps;
 mod orders;
 mod plan;
 mod post;
+mod quarrels;
 mod rados;
 mod reloads;
 
@@ -249,7 +250,7 @@ impl Scene {
             let first = net.borrow_mut().rng.usize(0..gateways);
             let initiator =
                 Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol);
-            let initiator = initiator.begins_at(first, count);
+            let initiator = initiator.begins_at(first, count).thinks(plan.thinks);
             if plan.has_twins { initiator.session_of(plan.first_initiator(), index) } else { initiator }
         };
         let initiators = plan.initiators.iter().enumerate().map(initiator).collect();
@@ -296,7 +297,7 @@ impl Scene {
         }
         self.later(Duration::ZERO, Step::Look);
         self.plan_fault();
-        self.plan_mishap();
+        self.plan_mishap(Duration::ZERO);
         let until = self.net.borrow().now.after(self.plan.work);
         self.run_until(until, |scene| scene.commands() >= EFFORT_MAX)?;
         self.heal();

@@ -470,6 +470,7 @@ impl Initiator {
         let (outcome, fate) = self.verdict(&task, &completion)?;
         if matches!(outcome, STANDBY_WORD | FAILED_WORD) {
             self.may_change_paths(true);
+            self.look_at_standby(now, &completion)?;
         }
         if outcome == GOOD_WORD && matches!(task.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) {
             self.settle_writes(now)?;
@@ -593,7 +594,7 @@ impl Initiator {
             return self.lost("a function takes too long");
         }
         self.abort_late(now);
-        if self.paths.is_left() {
+        if self.paths.is_left() && self.may_leave_path() {
             return self.leave_path();
         }
         match self.aim {
@@ -654,6 +655,9 @@ impl Initiator {
         };
         for _ in 0..begins {
             if !self.is_calm() && dice(habits.others) { self.begin_other() } else { self.begin() }
+        }
+        if begins > 0 {
+            self.pauses();
         }
         if room > 0 && dice(habits.orders) {
             self.begin_order();

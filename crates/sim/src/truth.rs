@@ -14,6 +14,8 @@ pub(crate) struct Truth {
     active: Vec<Option<Time>>,
     /// Since when each has turns, and reaches the cluster.
     works_from: Vec<Time>,
+    /// Until when each last stood still.
+    paused: Vec<Time>,
     /// Until when each last was.
     held: Vec<Time>,
     /// When the unit was last claimed, and how long it stays then, whatever initiators want; `None`: it may be left for other reasons.
@@ -40,6 +42,7 @@ impl Truth {
             holds,
             active: vec![None; gateways],
             works_from: vec![Time(0); gateways],
+            paused: vec![Time(0); gateways],
             held: vec![Time(0); gateways],
             claimed: Time(0),
             stays,
@@ -70,16 +73,28 @@ impl Truth {
         }
     }
 
+    /// A gateway stands still until then.
+    pub(crate) fn pauses(&mut self, gateway: usize, until: Time) {
+        self.paused[gateway] = until;
+    }
+
     /// Since when a gateway has turns, and reaches the cluster.
     pub(crate) fn has_worked_from(&self, gateway: usize) -> Time {
         self.works_from[gateway]
     }
 
-    /// Whether other gateways had so much time to fence this one since then.
+    /// Whether other gateways had so much time to fence this one since then. One that has begun to serve late enough has made sure
+    /// that nothing hangs in those that do not stand still.
     pub(crate) fn is_over(&self, gateway: usize, since: Time, now: Time, within: Duration) -> bool {
-        let others = (0..self.active.len()).filter(|other| *other != gateway);
-        let works = |other: usize| Some(self.active[other]?.max(self.works_from[other]).max(since));
-        others.filter_map(works).any(|from| now >= from.after(within))
+        let late = since.after(within / 2);
+        let is_over = |other: usize| {
+            let Some(active) = self.active[other] else { return false };
+            let from = active.max(self.works_from[other]).max(since);
+            let has_joined =
+                active > late && self.works_from[other] <= active && self.paused[gateway] < since;
+            now >= if has_joined { since } else { from }.after(within)
+        };
+        (0..self.active.len()).any(|other| other != gateway && is_over(other))
     }
 
     /// What a gateway says of itself.

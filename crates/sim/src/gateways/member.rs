@@ -58,8 +58,10 @@ pub(super) struct Member {
     pub(super) paused_until: Time,
     /// The cluster does not reach it before this.
     pub(super) cut_until: Time,
-    /// Until when each OSD does not get what it has sent there.
-    pub(super) held_up: BTreeMap<usize, Time>,
+    /// It has no answer about the object before this.
+    pub(super) blind_until: Time,
+    /// Until when each OSD does not get what it has sent there, or, if it is given, what this client of it has.
+    pub(super) held_up: BTreeMap<(usize, Option<Client>), Time>,
     /// The call that its gateway waits for, and that during which it goes on.
     pub(super) waits: Option<u64>,
     pub(super) works: Option<u64>,
@@ -104,6 +106,7 @@ impl Member {
             course: Course::Serves,
             paused_until: Time(0),
             cut_until: Time(0),
+            blind_until: Time(0),
             held_up: BTreeMap::new(),
             waits: None,
             works: None,

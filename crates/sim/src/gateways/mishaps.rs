@@ -1,6 +1,7 @@
 //! What goes wrong with gateways.
 
 use super::member::{Course, portal};
+use super::rados::Client;
 use super::{Scene, Step};
 use proto::time::Time;
 use std::time::Duration;
@@ -9,9 +10,10 @@ use std::time::Duration;
 const ENDS_WITHIN: Duration = Duration::from_secs(8);
 
 impl Scene {
-    pub(super) fn plan_mishap(&mut self) {
+    /// The next one is not before this.
+    pub(super) fn plan_mishap(&mut self, from: Duration) {
         if let Some(millis) = self.plan.mishap_millis {
-            let after = self.net.borrow_mut().nanos(0, millis * 1_000_000);
+            let after = from + self.net.borrow_mut().nanos(0, millis * 1_000_000);
             self.later(after, Step::Mishap);
         }
     }
@@ -21,6 +23,16 @@ impl Scene {
         if self.is_healed {
             return;
         }
+        let what = self.plan.quarrel.map_or(0, |_| self.net.borrow_mut().rng.u32(0..8));
+        let takes = match what {
+            0 => self.any_mishap(),
+            1 => self.outage(),
+            _ => self.hang(),
+        };
+        self.plan_mishap(takes);
+    }
+
+    fn any_mishap(&mut self) -> Duration {
         let (member, what, short, long) = {
             let rng = &mut self.net.borrow_mut().rng;
             let member = rng.usize(0..self.members.len());
@@ -35,12 +47,7 @@ impl Scene {
                 self.later(time / 2, Step::Starts { member });
             }
             2..6 => self.pause(member, time),
-            6..8 => {
-                self.note(&[30, member as u64], || format!("gateway {member} is cut off for {time:?}"));
-                let until = self.net.borrow().now.after(time / 2);
-                self.members[member].cut_until = until;
-                self.works_from(member);
-            }
+            6..8 => self.cut_off_from_cluster(member, time / 2),
             8 => {
                 self.note(&[31, member as u64], || format!("initiators do not reach gateway {member}"));
                 let net = &mut *self.net.borrow_mut();
@@ -64,10 +71,28 @@ impl Scene {
                 };
                 // Long enough for hosts to give up the path.
                 let time = Duration::from_millis(if is_long { 15_000 + long / 4 } else { short });
-                if what < 19 { self.hold_up(member, osd, time) } else { self.stall(osd, time) }
+                if what < 19 { self.hold_up(member, None, osd, time) } else { self.stall(osd, time) }
             }
         }
-        self.plan_mishap();
+        Duration::ZERO
+    }
+
+    /// The cluster and a gateway do not reach each other for this time.
+    pub(super) fn cut_off_from_cluster(&mut self, member: usize, time: Duration) {
+        self.note(&[30, member as u64], || format!("gateway {member} is cut off for {time:?}"));
+        let until = self.net.borrow().now.after(time);
+        self.members[member].cut_until = until;
+        self.works_from(member);
+    }
+
+    /// What a gateway asks of the object has no answer for this time.
+    pub(super) fn blind(&mut self, member: usize, time: Duration) {
+        self.note(&[43, member as u64], || {
+            format!("gateway {member} does not reach the object for {time:?}")
+        });
+        let until = self.net.borrow().now.after(time);
+        self.members[member].blind_until = until;
+        self.works_from(member);
     }
 
     /// An OSD does nothing for this time, after which it does what it has got in any order.
@@ -81,13 +106,13 @@ impl Scene {
         }
     }
 
-    /// What a gateway has sent to an OSD, or sends, does not get there for this time.
-    fn hold_up(&mut self, member: usize, osd: usize, time: Duration) {
+    /// What a gateway, or this client of it, has sent to an OSD, or sends, does not get there for this time.
+    pub(super) fn hold_up(&mut self, member: usize, client: Option<Client>, osd: usize, time: Duration) {
         self.note(&[42, member as u64, osd as u64], || {
             format!("OSD {osd} gets nothing from gateway {member} for {time:?}")
         });
         let until = self.net.borrow().now.after(time);
-        self.members[member].held_up.insert(osd, until);
+        self.members[member].held_up.insert((osd, client), until);
     }
 
     /// Its process is killed.
@@ -111,6 +136,7 @@ impl Scene {
             let one = &mut self.members[member];
             let net = &mut *self.net.borrow_mut();
             one.pauses(net.now, net.now.after(time));
+            self.truth.borrow_mut().pauses(member, one.paused_until);
             one.hosts().for_each(|host| net.pause(host, one.paused_until));
         }
         self.works_from(member);
@@ -118,8 +144,8 @@ impl Scene {
 
     fn works_from(&mut self, member: usize) {
         let one = &self.members[member];
-        let from =
-            one.paused_until.max(one.cut_until).max(self.osds_until.iter().copied().max().unwrap_or(Time(0)));
+        let osds = self.osds_until.iter().copied().max().unwrap_or(Time(0));
+        let from = one.paused_until.max(one.cut_until).max(one.blind_until).max(osds);
         self.truth.borrow_mut().works_from(Some(member), from);
     }
 
@@ -178,7 +204,7 @@ impl Scene {
             self.osds_until.fill(now);
             net.cut_off(portal(member), now);
             let one = &mut self.members[member];
-            one.cut_until = now;
+            (one.cut_until, one.blind_until) = (now, now);
             one.held_up.clear();
             one.continues(net);
             let hosts = one.hosts();

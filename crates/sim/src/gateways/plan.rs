@@ -1,5 +1,6 @@
 //! What a seed makes of gateways and of what goes wrong with them.
 
+use super::quarrels::{self, Quarrel};
 use crate::initiator::{Habits, Protocol};
 use crate::net::Odds;
 use crate::seeds;
@@ -11,6 +12,8 @@ use std::time::Duration;
 /// What a seed makes of the world.
 /// Its fields are the choices that a seed makes, one for each.
 pub(super) struct Plan {
+    /// What is common there.
+    pub(super) quarrel: Option<Quarrel>,
     /// How many gateways access the image at a time.
     pub(super) access: Access,
     /// Of each gateway.
@@ -48,6 +51,8 @@ pub(super) struct Plan {
     /// Several initiators are sessions of one.
     pub(super) has_twins: bool,
     pub(super) pause_micros: u64,
+    /// How long an initiator begins nothing after it has, at most.
+    pub(super) thinks: Duration,
     pub(super) work: Duration,
 }
 
@@ -63,10 +68,14 @@ impl Plan {
         let is_for_all = seeds::are_all_active(seed);
         // Two of them know of each other's fences, and have those waited for that the third one must catch up with.
         let gateways = if rng.u32(0..4) < if is_for_all { 3 } else { 1 } { 3 } else { 2 };
+        let quarrel = quarrels::draw(seed);
+        // An initiator that leaves one of three comes to one that need not be the one that fences it.
+        let gateways = if quarrel == Some(Quarrel::Maps) { 3 } else { gateways };
         let initiators = rng.usize(1..=4);
         let protocol = |rng: &mut Rng| if rng.u32(0..4) == 0 { Protocol::Iser } else { Protocol::Iscsi };
         let access = if seeds::are_all_active(seed) { Access::All } else { Access::One };
         let mut plan = Plan {
+            quarrel,
             access,
             cores: (0..gateways).map(|_| rng.usize(1..=3)).collect(),
             speeds: (0..gateways).map(|_| [1000, 1000, 800, 900, 1100, 1200][rng.usize(0..6)]).collect(),
@@ -90,22 +99,11 @@ impl Plan {
             wants: [0, 0, 5, 50][rng.usize(0..4)],
             has_twins: rng.bool(),
             pause_micros: [30_000, 150_000, 600_000][rng.usize(0..3)],
+            thinks: Duration::ZERO,
             work: Duration::from_secs(rng.u64(10..90)),
         };
         if plan.is_for_all() {
-            plan.wants = 0;
-            plan.blocks = plan.blocks.min(64);
-            (plan.deaf_micros, plan.shares) = (5_000_000, 500);
-            if rng.bool() {
-                // Few requests bring maps to OSDs and clients.
-                (plan.deaf_micros, plan.shares) = (60_000_000, 5);
-                plan.initiators.truncate(2);
-            }
-            plan.mishap_millis = Some([6_000, 15_000, 30_000][rng.usize(0..3)]);
-            // Hosts that leave a path have time enough to use another one.
-            plan.pause_micros = [50_000, 150_000, 600_000][rng.usize(0..3)];
-            plan.work = Duration::from_secs(rng.u64(30..150));
-            plan.osds = rng.usize(1..=4);
+            plan.is_shared_by_all(rng);
         }
         if plan.preempts {
             // Few of them at the same time, or nobody would know who was preempted.
@@ -116,7 +114,27 @@ impl Plan {
             // Beyond this, they count as hanging.
             plan.sluggish.1 = plan.takeover * 4 / 5;
         }
+        if let Some(quarrel) = quarrel {
+            quarrel.shape(&mut plan, rng);
+        }
         plan
+    }
+
+    /// Adapts it to gateways that all access the image.
+    fn is_shared_by_all(&mut self, rng: &mut Rng) {
+        self.wants = 0;
+        self.blocks = self.blocks.min(64);
+        (self.deaf_micros, self.shares) = (5_000_000, 500);
+        if rng.bool() {
+            // Few requests bring maps to OSDs and clients.
+            (self.deaf_micros, self.shares) = (60_000_000, 5);
+            self.initiators.truncate(2);
+        }
+        self.mishap_millis = Some([6_000, 15_000, 30_000][rng.usize(0..3)]);
+        // Hosts that leave a path have time enough to use another one.
+        self.pause_micros = [50_000, 150_000, 600_000][rng.usize(0..3)];
+        self.work = Duration::from_secs(rng.u64(30..150));
+        self.osds = rng.usize(1..=4);
     }
 
     /// Whether all gateways access the image.
@@ -187,5 +205,8 @@ impl Plan {
         (habits.orders, habits.others) = (self.orders, self.others);
         habits.pause_micros = self.pause_micros;
         habits.patience = habits.patience.max(Duration::from_millis(500));
+        if let Some(quarrel) = self.quarrel {
+            quarrel.shape_habits(habits);
+        }
     }
 }

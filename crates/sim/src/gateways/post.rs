@@ -250,11 +250,13 @@ impl Scene {
         let osd = match &message.what {
             What::Part { work, .. } => {
                 let osd = self.rados.osd_of(offset(*work));
-                let held_up = self.members[message.member].held_up.get(&osd);
-                return self.osds_until[osd].max(held_up.copied().unwrap_or(Time(0)));
+                let held_up = &self.members[message.member].held_up;
+                let of_client = [None, Some(message.sender.client)].map(|client| held_up.get(&(osd, client)));
+                return of_client.into_iter().flatten().copied().fold(self.osds_until[osd], Time::max);
             }
             What::Ask(Ask::ShutOut(_) | Ask::LatestMap | Ask::Open) => return Time(0),
-            What::Ask(_) | What::Object(..) => 0,
+            What::Object(..) => return self.osds_until[0].max(self.members[message.member].blind_until),
+            What::Ask(_) => 0,
         };
         self.osds_until[osd]
     }

@@ -3,6 +3,7 @@
 use crate::groups::Path;
 use crate::register::{Range, WriteId};
 use proto::time::Time;
+use std::time::Duration;
 
 /// Its paths: a nexus each.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Paths {
     pub(super) connects_at: Time,
     /// It uses the medium no more before.
     pub(super) waits_until: Time,
+    /// How long it pauses after what it has begun, at most.
+    pub(super) thinks: Duration,
     /// What was reported of its own.
     pub(super) path: Path,
 }
@@ -56,6 +59,7 @@ impl Paths {
             session: 0,
             connects_at: Time(0),
             waits_until: Time(0),
+            thinks: Duration::ZERO,
             path: Path::default(),
         }
     }

@@ -40,7 +40,8 @@ impl Initiator {
         let now = self.kernel.now();
         if self.habits.duels {
             let range = Range { unit, first: 0, blocks: 1 };
-            return if which == 0 { self.or(now, range) } else { self.swap(now, range) };
+            // Where all gateways are active, ORWRITE is not offered.
+            return if which == 0 && !self.has_paths() { self.or(now, range) } else { self.swap(now, range) };
         }
         // Few blocks, or no two initiators would ever choose the same.
         let one = Range { unit, first: first % 4, blocks: 1 };

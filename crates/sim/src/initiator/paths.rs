@@ -3,14 +3,15 @@
 use super::carrier::Carrier;
 use super::link::Link;
 use super::nexuses::Change;
-use super::{Aim, CONNECT, Initiator, RETURN, State};
+use super::{Aim, CONNECT, Initiator, RETURN, State, orders};
 use crate::register::Fate;
-use proto::iscsi::initiator::InitiatorConfig;
+use proto::iscsi::initiator::{Completion, InitiatorConfig};
 use proto::iscsi::login::Plan;
 use proto::time::Time;
 use reactor::crc::crc32c;
 use reactor::io::{Handle, Io, Tag};
 use std::time::Duration;
+use wire::scsi::code;
 
 /// Of 1000 times that it finds a gateway in standby, or gone, it changes over so often: else it stays, and its orders are for the one
 /// that is active.
@@ -27,6 +28,18 @@ impl Initiator {
         self.index += gateway * initiators;
         (self.paths.at, self.paths.initiators) = (gateway, initiators);
         self
+    }
+
+    /// If this is not zero, it pauses for so long at most after commands that it has begun, and leaves no path before it knows that
+    /// these are over.
+    pub(crate) fn thinks(mut self, time: Duration) -> Initiator {
+        self.paths.thinks = time;
+        self
+    }
+
+    /// The gateway that it uses.
+    pub(crate) fn gateway(&self) -> usize {
+        self.paths.at
     }
 
     /// It is this session of the initiator that another host is as well.
@@ -71,9 +84,29 @@ impl Initiator {
         }
     }
 
-    /// Whether its gateway was in standby just now.
+    /// It has begun commands.
+    pub(super) fn pauses(&mut self) {
+        if !self.paths.thinks.is_zero() {
+            let pause = self.net.borrow_mut().nanos(0, self.paths.thinks.as_nanos() as u64);
+            self.paths.waits_until = self.paths.waits_until.max(self.kernel.now().after(pause));
+        }
+    }
+
+    /// Whether its gateway was in standby just now, or it does nothing for a while.
     pub(super) fn waits_for_gateway(&self) -> bool {
         self.kernel.now() < self.paths.waits_until
+    }
+
+    /// Whether it may leave its path: one that takes its time first finds out whether what it has sent there is over.
+    pub(super) fn may_leave_path(&self) -> bool {
+        self.paths.thinks.is_zero() || (self.tasks.is_empty() && self.unsettled.is_empty())
+    }
+
+    /// Where all gateways are active, one is in standby only when nothing that it has sent, or its earlier process, can take effect
+    /// any more.
+    pub(super) fn look_at_standby(&mut self, now: Time, completion: &Completion) -> Result<(), String> {
+        let is_over = orders::additional_code(completion) == code::PORT_IN_STANDBY;
+        if is_over && self.place.gives_up.is_some() { self.settle_writes(now) } else { Ok(()) }
     }
 
     /// It changes over: as it is, or logs out before.
@@ -145,7 +178,7 @@ impl Initiator {
             if !self.must_wait() {
                 self.give_up()?;
                 self.change_paths();
-            } else if self.host.is_multiple_of(2) && self.aim == Aim::Work {
+            } else if self.host.is_multiple_of(2) && self.aim == Aim::Work && self.paths.thinks.is_zero() {
                 // It has lost hope.
                 return Ok(());
             }

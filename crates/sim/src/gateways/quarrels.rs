@@ -1,0 +1,117 @@
+//! Worlds in which something that is rare elsewhere is common: a third of those in which all gateways are active.
+
+use super::plan::Plan;
+use super::{Scene, Step};
+use crate::initiator::{Habits, Protocol};
+use crate::seeds;
+use fastrand::Rng;
+use std::time::Duration;
+
+/// Apart from what else a seed decides.
+const SALT: u64 = 0x7261_7265_6772_6f00;
+
+/// What is common there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Quarrel {
+    /// All replace the same block by COMPARE AND WRITE, each by its gateway.
+    Block,
+    /// What gateways have sent hangs, and lands before OSDs get the maps that would have it refused.
+    Maps,
+}
+
+/// What is common in the world of this seed, if anything.
+pub(super) fn draw(seed: u64) -> Option<Quarrel> {
+    match Rng::with_seed(seed ^ SALT).u32(0..16) {
+        0 | 15 if seeds::are_all_active(seed) => Some(Quarrel::Block),
+        1..4 if seeds::are_all_active(seed) => Some(Quarrel::Maps),
+        _ => None,
+    }
+}
+
+impl Quarrel {
+    /// Adapts the world.
+    pub(super) fn shape(self, plan: &mut Plan, rng: &mut Rng) {
+        match self {
+            Quarrel::Block => {
+                plan.blocks = 8;
+                while plan.initiators.len() < 3 {
+                    plan.initiators.push(Protocol::Iscsi);
+                }
+                (plan.orders, plan.resets, plan.preempts) = (0, 0, false);
+                (plan.fault_micros, plan.mishap_millis) = (None, None);
+                plan.sluggish = (500, Duration::from_millis(20));
+                (plan.others, plan.pause_micros) = (800, 10_000);
+                plan.work = Duration::from_secs(rng.u64(3..6));
+            }
+            Quarrel::Maps => {
+                (plan.blocks, plan.osds) = (8, 1);
+                // Requests of others would bring maps there.
+                plan.initiators.truncate(rng.usize(1..=2));
+                (plan.deaf_micros, plan.shares) = ([10_000_000, 60_000_000, 60_000_000][rng.usize(0..3)], 5);
+                (plan.slow, plan.fault_micros) = (0, None);
+                plan.takeover = Duration::from_secs(2);
+                plan.mishap_millis = Some(10_000);
+                plan.orders = plan.orders.min(50);
+                (plan.thinks, plan.pause_micros) = (Duration::from_millis(100), 50_000);
+                plan.work = Duration::from_secs(rng.u64(60..180));
+            }
+        }
+    }
+
+    /// Adapts an initiator's behaviour.
+    pub(super) fn shape_habits(self, habits: &mut Habits) {
+        match self {
+            Quarrel::Block => habits.duels = true,
+            Quarrel::Maps => {
+                habits.patience = Duration::from_secs(8);
+                (habits.depth, habits.reads) = (4, 300);
+                (habits.aborts, habits.logouts, habits.returns) = (0, 0, 0);
+            }
+        }
+    }
+}
+
+impl Scene {
+    /// What a gateway that is used sends to an OSD hangs: until about when it is fenced, until initiators use another one, or until
+    /// they have given it up. Meanwhile another one may not see that it is fenced as well.
+    pub(super) fn hang(&mut self) -> Duration {
+        let (member, osd, time, blind) = {
+            let rng = &mut self.net.borrow_mut().rng;
+            let initiator = &self.initiators[rng.usize(0..self.initiators.len())];
+            let millis = match rng.u32(0..4) {
+                0 => rng.u64(0..4_000),
+                1 | 2 => rng.u64(8_000..24_000),
+                _ => rng.u64(24_000..70_000),
+            };
+            let blind = Duration::from_millis(rng.u64(0..10_000));
+            let blind = if rng.u32(0..3) == 0 { blind } else { Duration::ZERO };
+            let time = self.plan.takeover + Duration::from_millis(millis);
+            (initiator.gateway(), rng.usize(0..self.rados.osds()), time, blind)
+        };
+        let client = self.members[member].image.now();
+        self.hold_up(member, Some(client), osd, time);
+        if !blind.is_zero() {
+            self.blind((member + 1) % self.members.len(), blind);
+        }
+        time
+    }
+
+    /// No gateway reaches the cluster for so long that initiators give up their paths; some are started again meanwhile. Returns how long
+    /// that takes.
+    pub(super) fn outage(&mut self) -> Duration {
+        let time = Duration::from_millis(self.net.borrow_mut().rng.u64(18_000..50_000));
+        for member in 0..self.members.len() {
+            let (longer, begins, is_started) = {
+                let net = &mut *self.net.borrow_mut();
+                let takeover = self.plan.takeover.as_nanos() as u64;
+                (net.nanos(0, takeover), net.nanos(0, takeover), net.rng.bool())
+            };
+            self.cut_off_from_cluster(member, time + longer);
+            if is_started {
+                self.kill(member);
+                self.later(time.saturating_sub(begins), Step::Starts { member });
+            }
+        }
+        time
+    }
+}
