@@ -197,6 +197,7 @@ impl Play for Scene {
         let Some(daemon) = &mut one.daemon else { return Ok(()) };
         if host == gateway {
             self.gateway_turn(member)?;
+            self.check_hangs(member)?;
             let (now, is_active) = (self.net.borrow().now, self.members[member].is_active());
             self.truth.borrow_mut().is_active(now, member, is_active);
         } else if daemon.is_worker(host) {

@@ -60,6 +60,11 @@ impl Truth {
         self.holds[gateway].is_some_and(|since| since < began)
     }
 
+    /// Since when a gateway has been active, by its own account.
+    pub(crate) fn active_since(&self, gateway: usize) -> Option<Time> {
+        self.active[gateway]
+    }
+
     /// Whether a gateway has also been active since then: it knows all that has happened.
     pub(crate) fn knows(&self, gateway: usize, began: Time) -> bool {
         self.holds(gateway, began) && self.active[gateway].is_some_and(|since| since < began)

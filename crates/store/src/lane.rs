@@ -179,8 +179,8 @@ pub trait Failover: Store {
     /// When the cluster does not answer.
     fn fence(&self, clients: &[String]) -> Result<(), String>;
 
-    /// Whether an operation that may only end with its call has made no progress for too long. Other gateways
-    /// then have to fence this client.
+    /// Whether operations have made no progress for too long. If all gateways access it, others then have to fence this
+    /// client, as what it has begun may only end with its call; if only this one does, another one should try.
     fn is_stuck(&self) -> bool;
 
     /// Whether it gives its medium no new calls, at once, and until further notice. Calls that were begun end as they do;

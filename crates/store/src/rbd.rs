@@ -256,10 +256,16 @@ impl Medium for RbdStore {
     /// file system: nothing is written to an image that was opened read-only.
     fn accepts(&self, call: &Call) -> bool {
         let open = self.open();
+        let has_lost_its_lock = call.answer == -i64::from(Errno::ROFS.raw_os_error());
         if call.client == open.number {
             self.notice_fence(call);
+            let writes =
+                matches!(call.work, Work::Write { .. } | Work::Zero { .. } | Work::CompareAndWrite { .. });
+            let is_written = writes && call.answer >= 0;
+            if has_lost_its_lock || is_written {
+                self.roles.notice_lock(has_lost_its_lock);
+            }
         }
-        let has_lost_its_lock = call.answer == -i64::from(Errno::ROFS.raw_os_error());
         call.client == open.number && !self.roles.is_fenced() && !has_lost_its_lock
     }
 

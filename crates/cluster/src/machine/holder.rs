@@ -1,13 +1,18 @@
 //! What the gateway that has claimed the unit writes into the object.
 
-use super::{Executing, Machine, STAYS, Stage};
+use super::{BEATS, Executing, Machine, STAYS, Stage};
 use crate::action::{Access, Action, Me};
 use crate::record::{By, Record, Reply, Request};
 use std::time::Duration;
 
+/// Intervals for which the medium may not answer the only gateway that has access to it: by then the cluster should have
+/// noticed OSDs that are down, on which others would have to wait as well.
+const HANGS: u32 = 2 * BEATS;
+
 impl Machine {
     /// As the holder: writes state to be saved, and a sign of life.
     pub(super) fn hold(&mut self, now: Duration) -> Option<Action> {
+        let hangs = self.hangs(now);
         let other = self.record().next.as_ref().filter(|next| next.gateway != self.me.gateway);
         let stays = now.saturating_sub(self.active_since) < self.interval.saturating_mul(STAYS);
         let (refuses, leaves) = match other.map(|next| next.by) {
@@ -49,7 +54,10 @@ impl Machine {
             self.share.has_read = true;
             return self.call(Action::Read);
         }
-        if !self.is_stale && (self.should_leave() || self.is_left_behind(now)) {
+        if !self.is_stale && ((hangs && !stays) || self.should_leave() || self.is_left_behind(now)) {
+            if hangs && !stays {
+                self.not_before = now.saturating_add(self.takeover());
+            }
             record.shut_out_client(&self.me.client);
             return self.replace(record);
         }
@@ -59,6 +67,19 @@ impl Machine {
             Access::One if is_due => self.replace_as_holder(record),
             Access::One => None,
         }
+    }
+
+    /// Whether it alone has access to the medium, which has not answered for so long that another gateway should try.
+    fn hangs(&mut self, now: Duration) -> bool {
+        let hangs = self.share.is_stuck && self.stage == Stage::Active && self.access == Access::One;
+        if !hangs {
+            self.share.stuck_since = None;
+            return false;
+        }
+        let since = *self.share.stuck_since.get_or_insert(now);
+        let is_other = |name: &String| *name != self.me.gateway;
+        now.saturating_sub(since) >= self.interval.saturating_mul(HANGS)
+            && self.record().members.keys().any(is_other)
     }
 
     /// It has claimed the unit, and acquires the right to write. Meanwhile it shows that it is alive, but no longer

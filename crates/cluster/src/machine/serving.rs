@@ -42,7 +42,9 @@ pub(super) struct Share {
     holder: Option<Watch<(u64, u64)>>,
     /// When the last call began.
     pub(super) called: Duration,
-    is_stuck: bool,
+    pub(super) is_stuck: bool,
+    /// Since when, if it is active, and alone with the medium.
+    pub(super) stuck_since: Option<Duration>,
     /// How many fences there were when the object first showed that this client is fenced.
     gone: Option<u64>,
     /// The object has shown that this client is to be fenced.
@@ -130,10 +132,11 @@ impl Machine {
 
     /// Whether requests of this gateway to the medium make no progress. It may be called at any time.
     ///
-    /// Initiators may not know of their end before they have ended or this gateway is fenced: they could write newer
-    /// data by another one. So if there is another one, it leaves the unit to that, in order to be fenced.
+    /// The only gateway with access to it lets another one try if that lasts. Where all have access, initiators may not
+    /// know of their end before they have ended or this gateway is fenced: they could write newer data by another one.
+    /// So if there is another one, it leaves the unit to that, in order to be fenced.
     pub fn medium_stuck(&mut self, is_stuck: bool) {
-        self.is_stale |= is_stuck != self.share.is_stuck;
+        self.is_stale |= self.access == Access::All && is_stuck != self.share.is_stuck;
         self.share.is_stuck = is_stuck;
     }
 

@@ -154,6 +154,8 @@ struct Gateway {
     /// Until then it does not reach the cluster, although initiators reach it; or not its monitor.
     cut_until: u64,
     deaf_until: u64,
+    /// Between these times the medium gets nothing of it, although the pool does.
+    hung: (u64, u64),
     /// And its calls to them fail at once, since one that hangs occupies the thread that makes them.
     fails_until: u64,
     /// Its home decides; it has access to the medium.
@@ -316,6 +318,7 @@ impl World {
             held_until: 0,
             cut_until: 0,
             deaf_until: 0,
+            hung: (0, 0),
             fails_until: 0,
             is_active: false,
             serves: false,
@@ -394,6 +397,10 @@ impl World {
                 self.strays(index, rest, &action);
                 self.post(index, SILENCE, Event::Return(Returned::Cut(action)));
             }
+            // They wait for the end of what is on its way, unless its client is fenced.
+            Event::Effect(action @ (Action::Demote | Action::Reopen)) if self.hangs(index) => {
+                self.post(index, ELECTION, Event::Return(Returned::Cut(action)));
+            }
             Event::Effect(action) => match self.is_deaf(index, &action) {
                 0 => self.effect(index, action),
                 _ if self.gateways[index].fails_until > self.now => {
@@ -426,18 +433,7 @@ impl World {
             }
             Event::Takes(saved) => self.gateways[index].saved = saved,
             Event::Load => self.load(index),
-            Event::Send(request) => {
-                let map = self.gateways[index].map;
-                let cut = self.gateways[index].cut_until.saturating_sub(self.now);
-                if cut > 0 && self.access == Access::One {
-                    // Nobody waits for it any more when it arrives.
-                    self.post(index, SILENCE, Event::Ended(request.id, true));
-                    self.post(index, cut, Event::Arrive(Request { map, life: u64::MAX, ..request }));
-                    return;
-                }
-                let delay = cut + self.delay();
-                self.post(index, delay, Event::Arrive(Request { map, ..request }));
-            }
+            Event::Send(request) => self.send(index, request),
             Event::Arrive(request) => self.arrive(index, request),
             Event::Ended(id, ok) => self.ended(index, id, ok),
             Event::Noticed => {
@@ -453,10 +449,30 @@ impl World {
         }
     }
 
+    /// A request leaves a gateway.
+    fn send(&mut self, index: usize, request: Request) {
+        let map = self.gateways[index].map;
+        let Gateway { cut_until, hung, .. } = self.gateways[index];
+        let (cut, hung) = (cut_until.saturating_sub(self.now), hung.1.saturating_sub(self.now));
+        if cut.max(hung) > 0 && self.access == Access::One {
+            // Nobody waits for it any more when it arrives.
+            let patience = if hung > 0 { TAKEOVER } else { SILENCE };
+            let cut = cut.max(hung);
+            self.post(index, patience, Event::Ended(request.id, true));
+            self.post(index, cut, Event::Arrive(Request { map, life: u64::MAX, ..request }));
+            return;
+        }
+        let delay = cut + self.delay();
+        self.post(index, delay, Event::Arrive(Request { map, ..request }));
+    }
+
     /// The work of the daemon's thread.
     fn turn(&mut self, index: usize) {
         let now = Duration::from_millis(self.now);
-        if self.access == Access::All {
+        if self.access == Access::One {
+            let is_stuck = self.hangs(index) && self.gateways[index].hung.0 + TAKEOVER <= self.now;
+            self.gateways[index].machine.medium_stuck(is_stuck);
+        } else {
             let gateway = &mut self.gateways[index];
             let is_stuck = |(_, since): &(usize, u64)| since + TAKEOVER * 3 / 5 <= self.now;
             let is_stuck = gateway.in_flight.values().any(is_stuck);
@@ -505,6 +521,17 @@ impl World {
             *next = wake;
             self.post(index, wake - self.now, Event::Turn);
         }
+    }
+
+    /// The medium gets nothing of a gateway that is not fenced.
+    fn hangs(&self, index: usize) -> bool {
+        let gateway = &self.gateways[index];
+        gateway.hung.1 > self.now && !self.shut_out.contains_key(&gateway.client)
+    }
+
+    /// The medium gets nothing of it for some time.
+    fn hang(&mut self, index: usize, long: u64) {
+        self.gateways[index].hung = (self.now, self.now + long);
     }
 
     fn active(&self) -> Vec<usize> {

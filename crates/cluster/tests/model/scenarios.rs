@@ -22,6 +22,7 @@ fn trouble(until: u64) -> impl FnMut(&mut World) {
                 let by = if world.rng.bool() { By::Person } else { By::Initiator };
                 world.gateways[index].machine.want(by);
             }
+            5 if long % 2 == 0 => world.hang(index, 2 * long),
             5 => world.gateways[index].cut_until = world.now + long,
             2 => world.gateways[index].machine.noticed(),
             8 => world.gateways[index].machine.withdraw(),
@@ -106,6 +107,51 @@ fn another_is_active_in_time_when_the_one_that_was_dies_hangs_or_is_cut_off() {
         assert_eq!((world.found.clone(), world.active(), world.claims), (None, others, 2), "seed {seed}");
         assert!(seed % 2 == 0 || world.gateways[victim].clients == 1, "seed {seed}");
     }
+}
+
+#[test]
+fn one_whose_medium_hangs_hands_over_in_time() {
+    for seed in 0..14 {
+        let mut world = World::new(seed, 2 + seed as usize % 7, false, Mutant::None);
+        let fault_at = 6 * TAKEOVER + world.rng.u64(..5_000);
+        world.run(fault_at, |_| ());
+        let victim = world.active()[0];
+        world.hang(victim, 200_000);
+        // OSDs that are down are noticed within that time.
+        world.run(fault_at + 5 * TAKEOVER / 2, |_| ());
+        assert_eq!((world.found.clone(), world.active()), (None, vec![victim]), "seed {seed}");
+        world.run(fault_at + 7 * TAKEOVER / 2, |_| ());
+        let others = world.active();
+        assert_eq!((world.found.clone(), others.len(), world.claims), (None, 1, 2), "seed {seed}");
+        assert_ne!(others, [victim], "seed {seed}");
+        world.run(fault_at + 300_000, |_| ());
+        assert_eq!((world.found.clone(), world.active(), world.claims), (None, others, 2), "seed {seed}");
+        assert_eq!(world.gateways[victim].machine.status().role, Role::Standby, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_medium_that_hangs_for_all_does_not_make_a_unit_bounce() {
+    for seed in 0..6 {
+        let mut world = World::new(seed, 2 + seed as usize % 3, false, Mutant::None);
+        world.run(20_000, |_| ());
+        let long = 60 * TAKEOVER;
+        (0..world.gateways.len()).for_each(|index| world.hang(index, long));
+        world.run(20_000 + long, |_| ());
+        let moves = world.claims - 1;
+        assert!((2..=10).contains(&moves), "seed {seed}: {moves}");
+        world.run(20_000 + long + 2 * TAKEOVER, |_| ());
+        assert_eq!((world.found.clone(), world.active().len()), (None, 1), "seed {seed}");
+        let moves = world.claims;
+        world.run(20_000 + 2 * long, |_| ());
+        assert_eq!((world.found.clone(), world.claims), (None, moves), "seed {seed}");
+    }
+    // Nobody is there to hand over to.
+    let mut world = World::new(0, 1, false, Mutant::None);
+    world.run(20_000, |_| ());
+    world.hang(0, 300_000);
+    world.run(400_000, |_| ());
+    assert_eq!((world.found.clone(), world.claims, world.active()), (None, 1, vec![0]));
 }
 
 #[test]

@@ -183,7 +183,7 @@ impl Failover for Image {
     }
 
     fn is_stuck(&self) -> bool {
-        self.shared.is_stuck(self.roles.client())
+        self.roles.are_stuck(&self.shared, false)
     }
 
     fn suspend(&self, is_suspended: bool) {

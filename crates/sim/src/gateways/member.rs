@@ -62,6 +62,8 @@ pub(super) struct Member {
     pub(super) blind_until: Time,
     /// Until when each OSD does not get what it has sent there, or, if it is given, what this client of it has.
     pub(super) held_up: BTreeMap<(usize, Option<Client>), Time>,
+    /// Since when its image has not answered.
+    pub(super) hung: Option<Time>,
     /// The call that its gateway waits for, and that during which it goes on.
     pub(super) waits: Option<u64>,
     pub(super) works: Option<u64>,
@@ -108,6 +110,7 @@ impl Member {
             cut_until: Time(0),
             blind_until: Time(0),
             held_up: BTreeMap::new(),
+            hung: None,
             waits: None,
             works: None,
             change: None,
@@ -204,7 +207,7 @@ impl Member {
     pub(super) fn is_gone(&mut self, net: &Shared) {
         self.life += 1;
         (self.daemon, self.change) = (None, None);
-        (self.waits, self.works) = (None, None);
+        (self.waits, self.works, self.hung) = (None, None, None);
         (self.reload, self.door) = (None, None);
         let net = &mut *net.borrow_mut();
         self.clients.iter_mut().for_each(|(_, died)| _ = died.get_or_insert(net.now));

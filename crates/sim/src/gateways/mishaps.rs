@@ -1,10 +1,11 @@
 //! What goes wrong with gateways.
 
-use super::member::{Course, portal};
+use super::member::{Course, Member, portal};
 use super::rados::Client;
 use super::{Scene, Step};
 use proto::time::Time;
 use std::time::Duration;
+use store::lane::Failover as _;
 
 /// How long it may take beyond a takeover until a gateway has left its unit, and ended.
 const ENDS_WITHIN: Duration = Duration::from_secs(8);
@@ -54,6 +55,7 @@ impl Scene {
                 let until = net.now.after(time * 4);
                 net.cut_off(portal(member), until);
             }
+            9 if !self.plan.is_for_all() && long % 2 == 0 => self.lose_the_medium(member),
             9 => {
                 let osd = member % self.rados.osds();
                 self.stall(osd, time / 4);
@@ -113,6 +115,36 @@ impl Scene {
         });
         let until = self.net.borrow().now.after(time);
         self.members[member].held_up.insert((osd, client), until);
+    }
+
+    /// The same of all OSDs, while it reaches its object, for longer than it may go on so: the active gateway, if there is one.
+    fn lose_the_medium(&mut self, member: usize) {
+        let member = self.members.iter().position(Member::is_active).unwrap_or(member);
+        let time = self.plan.takeover * 10 + Duration::from_secs(5);
+        (0..self.rados.osds()).for_each(|osd| self.hold_up(member, None, osd, time));
+    }
+
+    /// The only gateway with access to the medium leaves it to another one if it gets no answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) fn check_hangs(&mut self, member: usize) -> Result<(), String> {
+        let now = self.net.borrow().now;
+        let one = &mut self.members[member];
+        one.hung = one.hung.or(Some(now)).filter(|_| one.image.is_stuck());
+        let (Some(since), false) = (one.hung, self.plan.is_for_all() || self.is_healed) else {
+            return Ok(());
+        };
+        let truth = self.truth.borrow();
+        let Some(active) = truth.active_since(member) else { return Ok(()) };
+        let takeover = self.plan.takeover * 1000 / 800;
+        let slow = Duration::from_secs(if self.plan.slow > 0 { 40 } else { 3 });
+        let from = since.max(truth.has_worked_from(member)).after(takeover * 11 / 5);
+        let until = from.max(active.after(takeover * 31 / 5)).after(slow);
+        if now < until {
+            return Ok(());
+        }
+        Err(format!("gateway {member} keeps a unit whose medium has not answered since {since:?}"))
     }
 
     /// Its process is killed.

@@ -92,6 +92,8 @@ pub struct Roles {
     /// Its gateway begins nothing new, whatever the client may do.
     is_suspended: AtomicBool,
     is_fenced: AtomicBool,
+    /// Its lock is gone, although nobody has fenced it.
+    has_lost_lock: AtomicBool,
     /// Its fence is complete.
     is_abandoned: AtomicBool,
     /// Changes so far: one that has timed out must not make it active.
@@ -126,6 +128,7 @@ impl Roles {
             is_active: access.is_none().into(),
             is_suspended: false.into(),
             is_fenced: false.into(),
+            has_lost_lock: false.into(),
             is_abandoned: false.into(),
             change: Mutex::default(),
         }
@@ -177,6 +180,24 @@ impl Roles {
         self.is_fenced.store(true, Ordering::Release);
     }
 
+    /// What it writes is refused because it lacks the lock, or is not.
+    pub fn notice_lock(&self, is_lost: bool) {
+        if self.has_lost_lock.load(Ordering::Relaxed) != is_lost {
+            self.has_lost_lock.store(is_lost, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what this client has begun makes no progress for so long that another gateway should take over. If it is
+    /// the only one, `is_lost`: the medium has not answered, as far as is known otherwise.
+    pub fn are_stuck(&self, shared: &Shared, is_lost: bool) -> bool {
+        let client = self.client();
+        if self.are_for_all() {
+            return shared.is_stuck(client) && !self.have_abandoned(client);
+        }
+        let lacks_lock = self.has_lost_lock.load(Ordering::Relaxed);
+        self.accepts() && (is_lost || lacks_lock || shared.has_abandoned_of(client))
+    }
+
     fn change(&self) -> MutexGuard<'_, u64> {
         self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,6 +213,7 @@ impl Roles {
         let change = self.change();
         let is_last = *change == number && !self.is_fenced() && !self.have_abandoned(self.client());
         if is_last {
+            self.notice_lock(false);
             self.is_active.store(true, Ordering::Release);
         }
         is_last
@@ -208,6 +230,7 @@ impl Roles {
         self.is_active.store(false, Ordering::Release);
         self.client.fetch_add(1, Ordering::AcqRel);
         self.is_fenced.store(false, Ordering::Release);
+        self.notice_lock(false);
         self.is_abandoned.store(false, Ordering::Release);
     }
 
@@ -421,8 +444,7 @@ impl Failover for RbdStore {
     }
 
     fn is_stuck(&self) -> bool {
-        let client = self.roles.client();
-        self.shared.is_stuck(client) && !self.roles.have_abandoned(client)
+        self.roles.are_stuck(&self.shared, self.is_lost.load(Ordering::Relaxed))
     }
 
     fn suspend(&self, is_suspended: bool) {

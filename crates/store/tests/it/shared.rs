@@ -53,7 +53,7 @@ impl Slow {
     }
 
     fn is_stuck(&self) -> bool {
-        self.shared.is_stuck(self.roles.client())
+        self.roles.are_stuck(&self.shared, false)
     }
 }
 
@@ -235,16 +235,34 @@ fn changes(rig: &Rig<Uring>) -> [Op; 4] {
 }
 
 #[test]
-fn what_only_one_gateway_writes_is_not_waited_for() {
+fn what_only_one_gateway_writes_is_not_waited_for_but_another_one_should_take_over() {
     let store = Slow::new(Access::One);
     let mut rig = rig(&store);
     for change in changes(&rig) {
         rig.begin(change);
-        assert_eq!(rig.reports(), [UNAVAILABLE], "{change:?}");
         assert!(!store.is_stuck());
+        assert_eq!(rig.reports(), [UNAVAILABLE], "{change:?}");
+        assert!(store.is_stuck());
         store.answer(0);
         assert_eq!(rig.reports(), []);
+        assert!(!store.is_stuck());
     }
+}
+
+#[test]
+fn another_one_should_take_over_from_a_gateway_that_has_lost_its_lock() {
+    let store = Slow::new(Access::One);
+    for is_lost in [true, false, true] {
+        store.roles.notice_lock(is_lost);
+        assert_eq!(store.is_stuck(), is_lost);
+    }
+    // With its new client it takes the lock anew.
+    store.roles.renew();
+    store
+        .roles
+        .promote(named(&Cluster::default()), store.roles.attempt(), &[], |_| {})
+        .expect("it is active");
+    assert!(!store.is_stuck());
 }
 
 #[test]
