@@ -12,6 +12,7 @@ mod link;
 mod login;
 mod outage;
 mod queue;
+mod resolving;
 mod route;
 
 pub use queue::COMMANDS_MAX;
@@ -30,6 +31,7 @@ use proto::stream::StreamMachine as _;
 use proto::time::Time;
 use queue::Queue;
 use reactor::io::{Completion, Handle, Io, Tag};
+use resolving::Resolving;
 use route::Route;
 use std::time::Duration;
 use wire::Sense;
@@ -170,6 +172,8 @@ pub struct Session {
     state: State,
     queue: Queue,
     outage: Outage,
+    /// Addresses of a name, from the thread that resolves it.
+    resolving: Option<Resolving>,
     /// What the last session over AoE left.
     left: Option<Left>,
     /// The answer to a text request, or why there is none.
@@ -184,6 +188,8 @@ enum State {
     Idle,
     /// The next attempt is due at this time.
     Resting(Time),
+    /// The name to which the target has redirected the login is being resolved, until then.
+    Resolving(Time),
     Connecting(Time),
     Connected(Box<Link>),
     /// Ended by us, permanently.
@@ -209,6 +215,7 @@ impl Session {
             attempt: 0,
             attempts_open: 0,
             state: State::Idle,
+            resolving: None,
             queue: Queue::new(depth),
             outage: Outage::new(OutageLog::default()),
             left: None,
@@ -259,7 +266,12 @@ impl Session {
     pub fn ask(&mut self, command: &Command) -> Result<(), Refused> {
         match &self.state {
             State::Connected(link) if link.is_ready && link.gone.is_none() => {}
-            State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
+            State::Connected(_)
+            | State::Idle
+            | State::Resting(_)
+            | State::Resolving(_)
+            | State::Connecting(_)
+            | State::Closed => {
                 return Err(Refused::Lost);
             }
         }
@@ -330,7 +342,9 @@ impl Session {
     pub fn is_open(&self) -> bool {
         match &self.state {
             State::Connected(link) => link.is_open && link.gone.is_none(),
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => false,
+            State::Idle | State::Resting(_) | State::Resolving(_) | State::Connecting(_) | State::Closed => {
+                false
+            }
         }
     }
 
@@ -339,7 +353,7 @@ impl Session {
     pub fn is_in_use(&self) -> bool {
         match &self.state {
             State::Idle | State::Closed => false,
-            State::Resting(_) | State::Connecting(_) | State::Connected(_) => true,
+            State::Resting(_) | State::Resolving(_) | State::Connecting(_) | State::Connected(_) => true,
         }
     }
 
@@ -357,7 +371,9 @@ impl Session {
     pub fn is_ready(&self) -> bool {
         match &self.state {
             State::Connected(link) => link.is_ready,
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => false,
+            State::Idle | State::Resting(_) | State::Resolving(_) | State::Connecting(_) | State::Closed => {
+                false
+            }
         }
     }
 
@@ -365,7 +381,9 @@ impl Session {
     pub fn mac(&self) -> Option<Mac> {
         match &self.state {
             State::Connected(link) => link.mac(),
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => None,
+            State::Idle | State::Resting(_) | State::Resolving(_) | State::Connecting(_) | State::Closed => {
+                None
+            }
         }
     }
 
@@ -373,9 +391,12 @@ impl Session {
     pub fn negotiated(&self) -> Option<&Negotiated> {
         match &self.state {
             State::Connected(link) if link.is_ready => link.machine.negotiated(),
-            State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
-                None
-            }
+            State::Connected(_)
+            | State::Idle
+            | State::Resting(_)
+            | State::Resolving(_)
+            | State::Connecting(_)
+            | State::Closed => None,
         }
     }
 
@@ -426,9 +447,12 @@ impl Session {
                 self.text = None;
                 link.machine.text(text)
             }
-            State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
-                false
-            }
+            State::Connected(_)
+            | State::Idle
+            | State::Resting(_)
+            | State::Resolving(_)
+            | State::Connecting(_)
+            | State::Closed => false,
         }
     }
 
@@ -483,7 +507,12 @@ impl Session {
         match &self.state {
             State::Idle if self.queue.len() > 0 => self.connect(io),
             State::Connected(link) if link.wants_more() => self.pump(io, finished),
-            State::Idle | State::Connected(_) | State::Resting(_) | State::Connecting(_) | State::Closed => {}
+            State::Idle
+            | State::Connected(_)
+            | State::Resting(_)
+            | State::Resolving(_)
+            | State::Connecting(_)
+            | State::Closed => {}
         }
         // What is sent may end commands, and that makes room for others.
         while let State::Connected(link) = &mut self.state {
@@ -508,6 +537,10 @@ impl Session {
         let now = io.now();
         match &mut self.state {
             State::Resting(until) if now >= *until => self.connect(io),
+            State::Resolving(until) => {
+                let is_late = now >= *until;
+                self.look_for_address(io, is_late);
+            }
             State::Connecting(until) if now >= *until => {
                 io.unwatch(self.tag(CONNECT));
                 self.failed(now, "no answer to the connection request")
@@ -546,7 +579,9 @@ impl Session {
                 io.unwatch(self.tag(CONNECT));
                 self.state = State::Closed;
             }
-            State::Idle | State::Resting(_) | State::Closed => self.state = State::Closed,
+            State::Idle | State::Resting(_) | State::Resolving(_) | State::Closed => {
+                self.state = State::Closed;
+            }
         }
     }
 
@@ -678,8 +713,8 @@ impl Session {
         self.abandon_unguarded(now, finished);
         if self.is_closing {
             self.state = State::Closed;
-        } else if let Some(address) = self.route.follow() {
-            self.connect_to(io, address);
+        } else if let Some(to) = self.route.follow() {
+            self.follow(io, to);
         } else {
             self.failed(now, gone.as_ref().map_or("", |(reason, _)| reason));
         }

@@ -17,7 +17,7 @@ impl Session {
     pub fn abandon(&mut self, now: Time, range: (u64, u64)) {
         let machine = match &mut self.state {
             State::Connected(link) => link.machine.aoe_machine_mut(),
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
+            State::Idle | State::Resting(_) | State::Resolving(_) | State::Connecting(_) | State::Closed => {
                 self.left.as_mut().map(|left| &mut *left.machine)
             }
         };
@@ -41,7 +41,7 @@ impl Session {
     fn aoe_machine(&self) -> Option<&AoeInitiator> {
         match &self.state {
             State::Connected(link) => link.machine.aoe_machine(),
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
+            State::Idle | State::Resting(_) | State::Resolving(_) | State::Connecting(_) | State::Closed => {
                 self.left.as_ref().map(|left| &*left.machine)
             }
         }

@@ -1,13 +1,14 @@
 //! A session's connections until they are logged in.
 
 use super::link::Link;
+use super::resolving::Resolving;
 use super::{ATTEMPT_BITS, CONNECT, KIND_BITS, RECV, SEND, Session, State};
 use crate::Destination;
 use crate::carrier::Carrier;
 use crate::frames::{Frames, Tags};
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::InitiatorConfig;
-use proto::iscsi::login::{Digests, InitiatorChap, Offers, Plan};
+use proto::iscsi::login::{Digests, Elsewhere, InitiatorChap, Offers, Plan};
 use proto::time::Time;
 use reactor::crc::crc32c;
 use reactor::io::{Errno, Handle, Io, Tag};
@@ -34,6 +35,42 @@ impl Session {
         io.connect(address, self.tag(CONNECT));
         self.attempts_open += 1;
         self.state = State::Connecting(io.now().after(self.options.login_within));
+    }
+
+    /// Continues where the target has redirected the login to.
+    pub(super) fn follow<I: Io>(&mut self, io: &mut I, to: Elsewhere) {
+        let now = io.now();
+        match to {
+            Elsewhere::Address(address) => self.connect_to(io, address),
+            // The resolver still has an earlier one, and its thread.
+            Elsewhere::Name { .. }
+                if self.resolving.as_mut().is_some_and(|one| one.addresses().is_none()) =>
+            {
+                self.failed(now, "the resolver of names does not answer");
+            }
+            Elsewhere::Name { host, port } => {
+                self.next_attempt();
+                self.resolving = Some(Resolving::begin(host, port));
+                self.state = State::Resolving(now.after(self.options.login_within));
+            }
+        }
+    }
+
+    /// Connects once the name is resolved.
+    pub(super) fn look_for_address<I: Io>(&mut self, io: &mut I, is_late: bool) {
+        let now = io.now();
+        match self.resolving.as_mut().and_then(Resolving::addresses) {
+            Some(found) => {
+                self.resolving = None;
+                match found.map(|addresses| self.route.one_of(addresses)) {
+                    Ok(Some(address)) => self.connect_to(io, address),
+                    Ok(None) => self.failed(now, "the name has no address"),
+                    Err(error) => self.failed(now, &error.to_string()),
+                }
+            }
+            None if is_late => self.failed(now, "the resolver of names does not answer"),
+            None => {}
+        }
     }
 
     fn next_attempt(&mut self) {

@@ -1,8 +1,8 @@
 //! The addresses of a target, and where a login is sent.
 
 use crate::Destination;
+use proto::iscsi::login::Elsewhere;
 use std::borrow::Cow;
-use std::net::SocketAddr;
 
 /// How often one login may be redirected.
 const REDIRECTIONS_MAX: u8 = 4;
@@ -18,7 +18,7 @@ pub(super) struct Route {
     /// Redirections of the current one.
     redirections: u8,
     /// The address of the last of them.
-    redirected_to: Option<SocketAddr>,
+    redirected_to: Option<Elsewhere>,
     /// It has not been followed yet.
     is_pending: bool,
 }
@@ -39,18 +39,24 @@ impl Route {
     }
 
     /// The target redirects the current login.
-    pub(super) fn redirected(&mut self, to: SocketAddr) {
+    pub(super) fn redirected(&mut self, to: Elsewhere) {
         (self.redirected_to, self.is_pending) = (Some(to), true);
     }
 
     /// Where the current login continues, if it was redirected and that has not happened too often.
-    pub(super) fn follow(&mut self) -> Option<SocketAddr> {
+    pub(super) fn follow(&mut self) -> Option<Elsewhere> {
         if !self.is_pending || self.redirections == REDIRECTIONS_MAX {
             return None;
         }
         self.is_pending = false;
         self.redirections += 1;
-        self.redirected_to
+        self.redirected_to.clone()
+    }
+
+    /// The one of several addresses that this login uses: another one than the last.
+    pub(super) fn one_of<T>(&self, addresses: Vec<T>) -> Option<T> {
+        let nth = self.logins.wrapping_sub(1) % addresses.len().max(1);
+        addresses.into_iter().nth(nth)
     }
 
     /// The current login has succeeded.
@@ -60,7 +66,7 @@ impl Route {
 
     /// The current login has failed, for this reason; returns the whole of it.
     pub(super) fn failed<'a>(&mut self, reason: &'a str) -> Cow<'a, str> {
-        let whole = match self.redirected_to {
+        let whole = match &self.redirected_to {
             Some(to) if self.is_pending => {
                 format!("redirected more than {REDIRECTIONS_MAX} times, last to {to}").into()
             }
@@ -80,6 +86,7 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
 
     fn address(port: u16) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, 1], port))
@@ -93,8 +100,9 @@ mod tests {
             for begin in &own {
                 assert_eq!(route.next().as_ref(), Some(begin));
                 for port in 0..redirections {
-                    route.redirected(address(10 + port));
-                    assert_eq!(route.follow(), Some(address(10 + port)));
+                    let to = Elsewhere::Address(address(10 + port));
+                    route.redirected(to.clone());
+                    assert_eq!(route.follow(), Some(to));
                     assert_eq!(route.follow(), None, "once");
                 }
             }
@@ -108,14 +116,14 @@ mod tests {
         assert_eq!(route.failed("refused"), "refused");
         for _ in 0..2 {
             for _ in 0..REDIRECTIONS_MAX {
-                route.redirected(address(2));
+                route.redirected(Elsewhere::Address(address(2)));
                 assert!(route.follow().is_some());
             }
-            route.redirected(address(3));
+            route.redirected(Elsewhere::Address(address(3)));
             assert_eq!(route.follow(), None);
             assert_eq!(route.failed("moved"), "redirected more than 4 times, last to 192.0.2.1:3");
         }
-        route.redirected(address(2));
+        route.redirected(Elsewhere::Address(address(2)));
         route.follow();
         assert_eq!(route.failed("refused"), "redirected to 192.0.2.1:2: refused");
         assert_eq!(route.failed("refused"), "refused", "the next login");

@@ -18,14 +18,13 @@ mod receive;
 mod send;
 pub(crate) mod task;
 
-use crate::iscsi::login::{Negotiated, Plan};
+use crate::iscsi::login::{Elsewhere, Negotiated, Plan};
 use crate::services::{Attribute, FunctionId, Session, TaskId};
 use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use layer::{CONTROL_MAX, Layer};
 pub use plain::Ended;
 use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 use wire::iscsi::{
     AsyncEvent, BHS_BYTES, DIGEST_BYTES, FunctionResponse, Opcode, RejectReason, TaskFunction, pad,
@@ -163,7 +162,7 @@ pub enum Event {
     /// The target refuses the login, since it has moved (section 11.13.5); [`Event::Gone`] follows.
     Moved {
         /// Where it accepts logins.
-        to: SocketAddr,
+        to: Elsewhere,
     },
     /// The connection has ended, and with it every command, function and text request.
     Gone {

@@ -8,7 +8,7 @@ mod tests;
 
 pub use crate::iscsi::keys::{Digests, Offers};
 pub use discovery::text_request;
-pub use initiator::{InitiatorChap, InitiatorLogin, LoginSend, Plan};
+pub use initiator::{Elsewhere, InitiatorChap, InitiatorLogin, LoginSend, Plan};
 pub use target::TargetLogin;
 
 use crate::iscsi::chap::Algorithm;

@@ -457,6 +457,8 @@ fn a_redirected_login_is_reported_with_the_address_or_with_what_is_wrong_with_it
         (permanently, "192.0.2.1,2", "192.0.2.1:3260"),
         (temporarily, "[2001:db8::1]:3261,1", "[2001:db8::1]:3261"),
         (permanently, "[2001:db8::1]", "[2001:db8::1]:3260"),
+        (temporarily, "disks.example.org:3261", "disks.example.org:3261"),
+        (permanently, "gw-2,1", "gw-2:3260"),
     ] {
         let events = redirected(status, &format!("TargetAddress={address}\0"));
         let [Event::Moved { to: moved }, Event::Gone { reason }] = &events[..] else { panic!("{events:?}") };
@@ -466,8 +468,11 @@ fn a_redirected_login_is_reported_with_the_address_or_with_what_is_wrong_with_it
     for (status, text, why) in [
         (temporarily, "", "(status 0101), but it has sent no TargetAddress"),
         (permanently, "TargetAlias=x\0", "(status 0102), but it has sent no TargetAddress"),
-        (temporarily, "TargetAddress=disks.example.org:3260,1\0", "which is not an IP address"),
-        (temporarily, "TargetAddress=\0", "which is not an IP address"),
+        (temporarily, "TargetAddress=\0", "which is not an address"),
+        (temporarily, "TargetAddress=192.0.2.256\0", "which is not an address"),
+        (temporarily, "TargetAddress=disks.example.org:65536\0", "which is not an address"),
+        (temporarily, "TargetAddress=disks..org\0", "which is not an address"),
+        (temporarily, "TargetAddress=disks/a\0", "which is not an address"),
     ] {
         let events = redirected(status, text);
         let [Event::Gone { reason }] = &events[..] else { panic!("{events:?}") };

@@ -85,7 +85,7 @@ impl Layer {
     fn login_response(&mut self, pdu: &LoginResponse, text: &[u8]) -> Checked {
         let Phase::Login { login, begun, .. } = &mut self.phase else { return Ok(()) };
         let done = login.response(pdu, text);
-        if let Some(to) = login.moved() {
+        if let Some(to) = login.moved().cloned() {
             self.events.push_back(Event::Moved { to });
         }
         let done = done?;

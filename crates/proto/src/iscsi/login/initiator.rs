@@ -4,11 +4,16 @@ use super::{LOGIN_TEXT_MAX, Link, Names, Negotiated, REQUESTS_MAX, Recv, UNEXPEC
 use crate::iscsi::chap::{self, Algorithm, Challenge, Credentials};
 use crate::iscsi::keys::{self, Key, Kind, Offers, Place, Rule, Senders, Settled, Values};
 use crate::iscsi::text::{self, TEXT_BYTES_MAX};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use wire::iscsi::{CONTINUE, LoginResponse, LoginStatus, Stage};
 
 /// The port of an address without one (section 4.2.7.3).
 const PORT: u16 = 3260;
+
+/// The longest name of a host, and each of its labels (RFC 1035 section 2.3.4).
+const NAME_BYTES_MAX: usize = 253;
+const LABEL_BYTES_MAX: usize = 63;
 
 /// How to log in.
 #[derive(Clone, Debug)]
@@ -84,7 +89,30 @@ pub struct InitiatorLogin {
     seen: Vec<String>,
     values: Values,
     /// Where the target is now.
-    moved: Option<SocketAddr>,
+    moved: Option<Elsewhere>,
+}
+
+/// Where a target accepts logins instead (RFC 7143 section 13.8).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Elsewhere {
+    /// At this address.
+    Address(SocketAddr),
+    /// At the host with this name, which has to be resolved, and this port.
+    Name {
+        /// The name.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Elsewhere::Address(address) => address.fmt(f),
+            Elsewhere::Name { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
 }
 
 /// What the next response is about.
@@ -135,8 +163,8 @@ impl InitiatorLogin {
     }
 
     /// Where to log in instead: the target has refused this login for that reason (section 11.13.5).
-    pub fn moved(&self) -> Option<SocketAddr> {
-        self.moved
+    pub fn moved(&self) -> Option<&Elsewhere> {
+        self.moved.as_ref()
     }
 
     /// The plan of this login.
@@ -394,18 +422,37 @@ fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), Strin
     Ok(())
 }
 
-/// The address in a redirection. A name would have to be resolved, which blocks.
-fn elsewhere(status: LoginStatus, text: &[u8]) -> Result<SocketAddr, String> {
+/// Where a redirection leads.
+fn elsewhere(status: LoginStatus, text: &[u8]) -> Result<Elsewhere, String> {
     let pairs = text::pairs(text).map_err(|error| error.to_string())?;
     let address = pairs.iter().find(|(key, _)| *key == "TargetAddress").map(|(_, address)| *address);
     let address = address.ok_or_else(|| format!("{}, but it has sent no TargetAddress", refused(status)))?;
     let unknown =
-        || format!("{} to {}, which is not an IP address and a port", refused(status), wire::shown(address));
+        || format!("{} to {}, which is not an address and a port", refused(status), wire::shown(address));
     // Without the portal group (section 13.8).
     let portal = address.split_once(',').map_or(address, |(portal, _)| portal);
     let ip = portal.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(portal);
     let alone = || ip.parse().ok().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
-    portal.parse().ok().or_else(alone).ok_or_else(unknown)
+    let address = portal.parse().ok().or_else(alone).map(Elsewhere::Address);
+    address.or_else(|| named(portal)).ok_or_else(unknown)
+}
+
+/// A host's name, and the port.
+fn named(portal: &str) -> Option<Elsewhere> {
+    let (host, port) = match portal.split_once(':') {
+        Some((host, port)) => (host, port.parse().ok()?),
+        None => (portal, PORT),
+    };
+    let is_label = |label: &str| {
+        let mut bytes = label.bytes();
+        let is_plain = bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        is_plain && (1..=LABEL_BYTES_MAX).contains(&label.len())
+    };
+    // The last label is not a number, which an address has there (RFC 3696 section 2).
+    let last = host.rsplit('.').next()?;
+    let is_number = last.bytes().all(|byte| byte.is_ascii_digit());
+    let is_name = host.len() <= NAME_BYTES_MAX && host.split('.').all(is_label) && !is_number;
+    is_name.then(|| Elsewhere::Name { host: host.to_owned(), port })
 }
 
 /// Why the target refused a login.
