@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The content of a unit's object.
@@ -210,9 +211,20 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Record, Damaged> {
         let other = |error: serde_json::Error| Damaged::Other(error.to_string());
         match serde_json::from_slice(bytes).map_err(other)? {
-            Format { lunette_unit: FORMAT | SHARED } => serde_json::from_slice(bytes).map_err(other),
+            Format { lunette_unit: FORMAT | SHARED } => {
+                serde_json::from_slice(bytes).map_err(other).and_then(Record::checked)
+            }
             Format { lunette_unit: format } if format < FORMAT => Err(Damaged::Older(format)),
             Format { lunette_unit: format } => Err(Damaged::Newer(format)),
+        }
+    }
+
+    /// Its clients can be fenced. The monitors refuse anything but an address, and whoever claims the unit has them all
+    /// fenced first.
+    fn checked(self) -> Result<Record, Damaged> {
+        match self.clients().iter().find(|client| !is_address(client)) {
+            Some(client) => Err(Damaged::Other(format!("{client:?} is not the address of a client of Ceph"))),
+            None => Ok(self),
         }
     }
 
@@ -318,6 +330,14 @@ impl Record {
     }
 }
 
+/// Whether this is an address as in the monitors' blocklist: `IP:PORT/NONCE`.
+fn is_address(client: &str) -> bool {
+    let plain = ["any:", "v1:", "v2:"].iter().find_map(|kind| client.strip_prefix(kind)).unwrap_or(client);
+    let is_both =
+        |(socket, nonce): (&str, &str)| socket.parse::<SocketAddr>().is_ok() && nonce.parse::<u32>().is_ok();
+    plain.rsplit_once('/').is_some_and(is_both)
+}
+
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -359,6 +379,10 @@ mod tests {
         Port { id, group, name: format!("iqn.2026-11.a:x,t,0x{group:04x}"), state: 0 }
     }
 
+    fn serving(client: &str) -> Serving {
+        Serving { client: client.into(), beat: 1, applied: 2, fences: 3 }
+    }
+
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let record = Record {
@@ -373,8 +397,8 @@ mod tests {
             replies: [("b".into(), Reply { id: 0, outcome: vec![2], is_applied: true })].into(),
             disk: Some("d".into()),
             saved: vec![0, 0x7f, 0xff],
-            serving: [("b".into(), Serving { client: "c".into(), beat: 1, applied: 2, fences: 3 })].into(),
-            stuck: vec!["c".into()],
+            serving: [("b".into(), serving("[2001:db8::1]:0/4294967295"))].into(),
+            stuck: vec!["127.0.0.1:0/7".into()],
             change: 4,
             fences: 5,
             is_waiting: true,
@@ -391,8 +415,7 @@ mod tests {
         assert!(!String::from_utf8(record.encode()).expect("text").contains("serving"));
         for change in [0, 1] {
             record.change = change;
-            record.serving =
-                [("b".into(), Serving { client: "c".into(), beat: 0, applied: 0, fences: 0 })].into();
+            record.serving = [("b".into(), serving("127.0.0.1:0/7"))].into();
             assert!(starts(&record, r#"{"lunette_unit":3,"#));
         }
         record.serving.clear();
@@ -411,6 +434,29 @@ mod tests {
             .expect("text")
             .replace("\"saved\":\"\"", "\"saved\":\"0\"");
         assert!(Record::decode(odd.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn what_nobody_could_have_fenced_is_not_taken_for_a_client() {
+        let with = [
+            |client: &str| Record { fence: vec!["127.0.0.1:0/6".into(), client.into()], ..Record::default() },
+            |client: &str| Record { serving: [("b".into(), serving(client))].into(), ..Record::default() },
+            |client: &str| {
+                let active = Some(Holder { gateway: "a".into(), client: client.into() });
+                Record { active, ..Record::default() }
+            },
+        ];
+        for record in with {
+            for client in ["192.0.2.1:0/1", "v1:192.0.2.1:6789/1", "[2001:db8::1]:0/4294967295"] {
+                assert_eq!(Record::decode(&record(client).encode()), Ok(record(client)));
+            }
+            for client in
+                ["", "c", "192.0.2.1:0", "192.0.2.1/1", "192.0.2.1:0/1\0", "192.0.2.1:0/1\",\"x\":\""]
+            {
+                let damaged = Record::decode(&record(client).encode());
+                assert!(matches!(damaged, Err(Damaged::Other(why)) if why.contains("address")), "{client:?}");
+            }
+        }
     }
 
     #[test]

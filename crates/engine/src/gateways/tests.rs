@@ -106,9 +106,10 @@ impl Forwarding {
         let (mut gateway, _) =
             Gateway::of(cluster, lun, &units[0].view.unit, &handle, home).expect("it is shared");
         let member = Member { process: "a".into(), takeover_ms: 10_000, disk: gateway.disk.clone() };
-        let me = Me { gateway: "a".into(), client: "a".into(), ports: gateway.ports.clone(), member };
+        let me =
+            Me { gateway: "a".into(), client: "192.0.2.1:0/1".into(), ports: gateway.ports.clone(), member };
         gateway.machine = Some(Box::new(Machine::new(me, cluster.takeover, Access::One)));
-        let active = Some(cluster::Holder { gateway: "b".into(), client: "b".into() });
+        let active = Some(cluster::Holder { gateway: "b".into(), client: "192.0.2.1:0/2".into() });
         let who = Waiter::Task(crate::slots::Slots::with_capacity(1).insert(()));
         let object = (1, Record { epoch: 1, active, ..Record::default() });
         Forwarding { gateway, object, mailbox, origin: Origin { core: 0, who }, now: Duration::ZERO }
