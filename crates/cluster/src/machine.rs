@@ -426,7 +426,11 @@ impl Machine {
                 self.share.fences = self.share.catching;
             }
             Err(why) => {
-                self.stage = Stage::Releasing;
+                self.stage = match self.access {
+                    // What is late may still get the lock, which nobody may break unless the object names this client.
+                    Access::One => Stage::Demoting,
+                    Access::All => Stage::Releasing,
+                };
                 self.refused = Some(why);
                 (self.wanted, self.has_left, self.is_stale) = (None, false, true);
             }

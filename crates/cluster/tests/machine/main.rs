@@ -45,6 +45,13 @@ impl Rig {
         Rig { machine: Machine::new(me, TAKEOVER, access), object: None, now: Duration::ZERO }
     }
 
+    /// It cannot become active, and has no lock.
+    fn is_refused(&mut self) {
+        self.machine.promoted(Err("another client has locked it".into()));
+        assert_eq!(self.next(), Some(Action::Demote));
+        self.machine.demoted(self.now, Ok(()));
+    }
+
     /// The next action that does not concern the object, within two takeovers.
     fn next(&mut self) -> Option<Action> {
         let until = self.now + 2 * TAKEOVER;
@@ -69,7 +76,7 @@ impl Rig {
 fn why_it_did_not_become_active_is_shown_until_it_does() {
     let mut rig = Rig::new();
     assert!(matches!(rig.next(), Some(Action::Promote { .. })));
-    rig.machine.promoted(Err("another client has locked it".into()));
+    rig.is_refused();
     let expected = Some("another client has locked it".to_owned());
     // It has released the object, reads it, and tries again.
     assert!(matches!(rig.next(), Some(Action::Promote { .. })));
@@ -354,12 +361,31 @@ fn one_that_could_not_become_active_wants_it_no_longer() {
     let mut rig = held(TAKEOVER);
     rig.machine.want(By::Person);
     rig.agree();
-    rig.machine.promoted(Err("another client has locked it".into()));
+    rig.is_refused();
     rig.pass(Duration::ZERO);
     assert!(!rig.machine.is_wanted());
     rig.claim(5, false);
     rig.pass(Duration::ZERO);
     assert_eq!(rig.object.as_ref().and_then(|(_, record)| record.next.clone()), None);
+}
+
+#[test]
+fn one_that_may_yet_get_the_lock_stays_in_the_object_to_be_fenced() {
+    let mut rig = Rig::new();
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    let no_answer = || Err("the cluster does not answer".to_owned());
+    rig.machine.promoted(no_answer());
+    assert_eq!(rig.next(), Some(Action::Demote));
+    rig.machine.demoted(rig.now, no_answer());
+    for _ in 0..2 {
+        assert_eq!(rig.next(), Some(Action::Reopen));
+        rig.machine.reopened(rig.now, Err("the cluster does not answer".into()));
+        let active = rig.object.as_ref().and_then(|(_, record)| record.active.as_ref());
+        assert_eq!(active.map(|holder| &*holder.client), Some("client"));
+    }
+    assert_eq!(rig.next(), Some(Action::Reopen));
+    rig.machine.reopened(rig.now, Ok("client2".into()));
+    assert_eq!(rig.next(), Some(Action::Promote { fence: vec!["client".into()] }));
 }
 
 #[test]
@@ -393,7 +419,7 @@ fn one_that_has_handed_over_takes_the_unit_back_at_once_when_the_other_one_gives
     assert!(matches!(rig.next(), Some(Action::Promote { .. })));
     assert_eq!(rig.now, began);
     // If it cannot either, it gives others time.
-    rig.machine.promoted(Err("another client has locked it".into()));
+    rig.is_refused();
     rig.pass(TAKEOVER / 10);
     rig.claim(4, true);
     rig.pass(TAKEOVER / 2);
