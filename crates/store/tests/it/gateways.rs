@@ -8,6 +8,7 @@ use config::{Access, RbdImage};
 use reactor::uring::Uring;
 use scsi::storage::{Found, StoreError};
 use std::io::{BufRead, BufReader, Lines};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, mpsc};
@@ -273,6 +274,9 @@ fn all_gateways_write_an_image_until_one_is_fenced() {
     assert!([0, 4096].contains(&large), "{large}");
 
     let (old, other) = (client(&two), client(&one));
+    // A unit's object accepts nothing else.
+    let (socket, nonce) = old.rsplit_once('/').expect("IP:PORT/NONCE");
+    assert!(socket.parse::<SocketAddr>().is_ok() && nonce.parse::<u32>().is_ok(), "{old}");
     one.fence(std::slice::from_ref(&old)).expect("it is fenced");
     assert_eq!(second.write(4096, &[9; BLOCK]), Err(StoreError::Unavailable));
     assert!(two.is_fenced() && !one.is_fenced());
