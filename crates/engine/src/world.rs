@@ -11,7 +11,7 @@ use crate::gateway_handle::{GatewayEvent, GatewayHandle, Requester};
 pub use crate::gateways::{Answer, ImageCall, ObjectCall};
 use crate::gateways::{Gateway, HomeSender, Step};
 use crate::housekeeper::{Housekeeper, Job};
-use crate::message::Message;
+use crate::message::{Message, Origin, Waiter};
 pub use crate::readings::GatewayReading;
 use crate::served::Endpoint;
 use crate::shared::Shared;
@@ -25,7 +25,7 @@ use reactor::io::{Completion, Handle, Io, Wait};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::packet::Setup;
 use reactor::wake::Waker;
-use scsi::Incarnation;
+use scsi::{HomeRequest, Incarnation, Space};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
@@ -50,6 +50,15 @@ pub struct Cores<I: Io> {
     incarnations: Vec<Incarnation>,
     /// For units that gateways share.
     shared: Vec<SharedUnit<I>>,
+    measured: Vec<MeasuredUnit>,
+}
+
+/// A unit whose used space the daemon may measure.
+struct MeasuredUnit {
+    number: u32,
+    home_core: usize,
+    /// `None`: it may not.
+    space: Option<Arc<Space>>,
 }
 
 /// A unit that gateways share.
@@ -127,6 +136,12 @@ impl<I: Io> Cores<I> {
         let mail: Vec<Sender<Message<I>>> =
             (0..mailboxes.len()).map(|core| mailboxes[0].sender(core)).collect();
         let shared = gateways(&config, &units, &opened, &mail);
+        let measured = |unit: &NewUnit<I>| MeasuredUnit {
+            number: unit.view.unit.index,
+            home_core: unit.home_core,
+            space: unit.view.unit.space.clone(),
+        };
+        let measured = units.iter().map(measured).collect();
         let (sender, jobs) = mpsc::channel();
         let each = config.portals.iter().zip(listeners).enumerate();
         let endpoints =
@@ -148,7 +163,19 @@ impl<I: Io> Cores<I> {
         let cores =
             each.map(|(me, (mailbox, lines))| start(me, mailbox, lines)).collect::<io::Result<_>>()?;
         let state_saver = StateSaver::new(files);
-        Ok(Cores { cores, mail, housekeeper, state_saver, jobs, job: None, changes, incarnations, shared })
+        let job = None;
+        Ok(Cores {
+            cores,
+            mail,
+            housekeeper,
+            state_saver,
+            jobs,
+            job,
+            changes,
+            incarnations,
+            shared,
+            measured,
+        })
     }
 
     /// A core's kernel.
@@ -318,6 +345,26 @@ impl<I: Io> Cores<I> {
     /// The current incarnation in INQUIRY data of a unit's cache.
     pub fn incarnation(&self, unit: usize) -> [u8; 16] {
         self.incarnations[unit].now()
+    }
+
+    /// The store of a unit takes this much space, as the daemon finds on a thread.
+    ///
+    /// # Panics
+    /// When it does not measure that.
+    pub fn space_measured(&self, unit: usize, used_bytes: u64, available_bytes: u64) {
+        let MeasuredUnit { number, home_core, space } = &self.measured[unit];
+        let space = space.as_ref().expect("the unit is thin, and its space is known");
+        if space.set(used_bytes, available_bytes) {
+            let origin = Origin { core: *home_core, who: Waiter::Nobody };
+            let message = Message::Home { unit: *number, origin, request: HomeRequest::SpaceChanged };
+            self.mail[*home_core].post(message);
+        }
+    }
+
+    /// Whether all cores know that a unit has reached its threshold of used space, or that it has not.
+    pub fn know_threshold(&self, unit: usize, is_reached: bool) -> bool {
+        let number = self.measured[unit].number;
+        self.cores.iter().all(|driven| driven.core.threshold_reached(number) == is_reached)
     }
 
     /// Has all cores shut down.

@@ -17,6 +17,11 @@ pub(crate) const LUNS_CHANGED: u16 = code::REPORTED_LUNS_DATA_CHANGED;
 pub(crate) const RESERVATIONS: [u16; 3] =
     [code::RESERVATIONS_PREEMPTED, code::RESERVATIONS_RELEASED, code::REGISTRATIONS_PREEMPTED];
 
+/// THIN PROVISIONING SOFT THRESHOLD REACHED.
+const THRESHOLD: u16 = code::THIN_PROVISIONING_THRESHOLD_REACHED;
+/// Causes what no initiator does.
+const NOBODY: usize = usize::MAX;
+
 /// For each initiator, since when it is logged in, and for each unit, since when it is owed a unit attention.
 #[derive(Debug)]
 pub(crate) struct Attentions {
@@ -49,6 +54,8 @@ pub(crate) enum Act {
     Command(TaskId),
     /// A reset whose outcome nobody knows, by a number.
     Lost(u64),
+    /// The used space of a thin unit is measured.
+    Measurement,
 }
 
 /// Something that may establish a unit attention, at most once.
@@ -173,6 +180,21 @@ impl Attentions {
                 session.owed[unit] = session.owed[unit].or(Some(now));
             }
         }
+    }
+
+    /// A thin unit may reach its threshold from now on.
+    pub(crate) fn may_reach_threshold(&mut self, unit: usize) {
+        self.may_cause(NOBODY, Act::Measurement, unit, THRESHOLD);
+    }
+
+    /// What was measured has established all that it will.
+    pub(crate) fn space_is_measured(&mut self, now: Time) {
+        self.over(now, NOBODY, Act::Measurement);
+    }
+
+    /// A thin unit has reached its threshold, as all cores know, measured at `began`: every initiator logged in then is owed one.
+    pub(crate) fn threshold_is_reached(&mut self, now: Time, began: Time, unit: usize) {
+        self.reset(now, began, NOBODY, unit);
     }
 
     /// A unit has reported one to an initiator, by a command that began at `began`.

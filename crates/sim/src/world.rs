@@ -7,6 +7,7 @@ pub(crate) mod daemon;
 mod guest;
 mod opening;
 mod plan;
+mod thin;
 mod worlds;
 
 pub use cuts::Cuts;
@@ -21,7 +22,7 @@ use crate::ethernet::{self, Ethernet, Hazards};
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol};
 use crate::kernel::Kernel;
 use crate::limits::Meter;
-use crate::net::{Net, Request, Shared};
+use crate::net::{Event, Net, Request, Shared};
 use crate::play::Play;
 use crate::quarrels::Quarrel;
 use crate::register::{BLOCK_BYTES, Registers};
@@ -49,6 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use store::lane::Backend;
+use thin::Measurements;
 use wire::aoe::{Mac, sectors_per_frame};
 
 const PORTAL: &str = "10.0.0.1:3260";
@@ -213,6 +215,7 @@ struct World {
     initiators: Vec<Initiator>,
     rogue: Option<Rogue>,
     guest: Option<Guest>,
+    thin: Option<Measurements>,
     atas: Vec<Ata>,
     fault_micros: Option<u64>,
     turns: u64,
@@ -232,7 +235,7 @@ pub(crate) fn run(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Fail
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
     net.borrow_mut().ethernet = plan.ethernet.as_ref().map(Ethernet::new);
     ethernet::begin(&net);
-    let mut world = World::new(plan, cuts, net.clone());
+    let mut world = World::new(plan, seed, cuts, net.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| world.run()));
     let (sum, trace) = net.borrow_mut().trace.end();
     match lived.unwrap_or_else(|panic| Err(panic_message(&*panic))) {
@@ -336,8 +339,15 @@ impl Play for World {
         self.check_losses()
     }
 
-    fn step(&mut self, _: u64) -> Result<(), String> {
-        unreachable!("there are no gateways")
+    /// Of what gateways do there is nothing: the thin unit is measured.
+    fn step(&mut self, number: u64) -> Result<(), String> {
+        if let Some(thin) = &mut self.thin {
+            let now = self.net.borrow().now;
+            let after = thin.step(now, &self.front.cores);
+            self.net.borrow_mut().at(now.after(after), Event::Step { number });
+            self.front.look_around(&self.net, usize::MAX);
+        }
+        Ok(())
     }
 
     fn go(&mut self, host: usize, request: Request) -> Result<(), String> {
@@ -407,7 +417,7 @@ impl Play for World {
 }
 
 impl World {
-    fn new(plan: Plan, cuts: &Cuts, net: Shared) -> World {
+    fn new(plan: Plan, seed: u64, cuts: &Cuts, net: Shared) -> World {
         let directory = Directory::new(net.borrow_mut().rng.fork(), plan.directory_fails);
         let back = plan.chain.clone().map(|chain| Back::new(&plan, chain, &net));
         let opened = back.as_ref().map(|back| {
@@ -460,6 +470,7 @@ impl World {
             atas,
             rogue: rogue(&plan, &net),
             guest,
+            thin: plan.thin.map(|thin| Measurements::new(thin, seed, attentions.clone())),
             initiators: plan.initiators.iter().enumerate().map(initiator).collect(),
             net,
             registers,
@@ -516,6 +527,8 @@ impl World {
         let opened = self.back.as_ref().zip(self.opening.take());
         self.front = start(&self.plan, &self.net, &self.directory, opened, disks, lives);
         self.back.iter_mut().for_each(Back::caller_lives);
+        let now = self.net.borrow().now;
+        self.thin.iter_mut().for_each(|thin| thin.restarted(now));
         self.wake_all();
         Ok(())
     }
@@ -551,6 +564,10 @@ impl World {
     fn run(&mut self) -> Result<(), String> {
         self.wake_all();
         self.plan_fault();
+        if self.thin.is_some() {
+            let net = &mut *self.net.borrow_mut();
+            net.at(net.now, Event::Step { number: 0 });
+        }
         for life in 1..=self.plan.crashes + 1 {
             let until = self.net.borrow().now.after(self.plan.work);
             let dies = life <= self.plan.crashes && self.net.borrow_mut().rng.bool();
@@ -565,7 +582,7 @@ impl World {
                 self.crash(life)?;
             }
         }
-        self.fault_micros = None;
+        (self.fault_micros, self.thin) = (None, None);
         self.net.borrow_mut().faults = Faults::NONE;
         self.net.borrow_mut().ethernet.iter_mut().for_each(|ethernet| ethernet.hazards = Hazards::NONE);
         self.rogue.iter_mut().for_each(Rogue::slow_down);

@@ -59,6 +59,11 @@ impl<I: Io> Core<I> {
         self.connections.iter().filter(|(_, conn)| conn.facts.is_admitted).map(|(_, conn)| of(conn)).collect()
     }
 
+    /// Whether this core knows that a unit has reached its threshold of used space.
+    pub(crate) fn threshold_reached(&self, unit: u32) -> bool {
+        self.units.get(unit).is_some_and(|unit| unit.view.policy.threshold_reached)
+    }
+
     fn seen(&self, key: Key, now: Time) -> Option<SessionEntry> {
         let conn = self.connections.get(key).filter(|conn| conn.facts.is_admitted)?;
         let interface = match conn.facts.way {

@@ -12,8 +12,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What can be left out.
-const FLAGS: [&str; 22] = [
+const FLAGS: [&str; 23] = [
     "limits",
+    "thin",
     "chain",
     "quarrel",
     "back",
@@ -126,6 +127,9 @@ impl Cuts {
         if self.has("limits") {
             plan.limited = None;
         }
+        if self.has("thin") {
+            plan.thin = None;
+        }
         if self.has("quarrel") {
             plan.quarrel = None;
         }
@@ -157,6 +161,7 @@ impl Cuts {
         plan.initiators.truncate(self.most("initiators", plan.initiators.len()));
         plan.kinds.truncate(self.most("units", plan.kinds.len()));
         plan.limited = plan.limited.filter(|limited| limited.unit < plan.kinds.len());
+        plan.thin = plan.thin.filter(|thin| thin.unit < plan.kinds.len());
         let micros = self.most("micros", plan.work.as_micros() as usize);
         plan.work = Duration::from_micros(micros as u64);
     }

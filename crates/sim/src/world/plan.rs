@@ -2,6 +2,7 @@
 
 use super::chain::{self, Chain};
 use super::guest;
+use super::thin::{self, Thin};
 use super::{PORTAL, TARGET, UNITS_MAX};
 use crate::ata;
 use crate::disk::{Cache, Faults};
@@ -49,6 +50,8 @@ pub(super) struct Plan {
     /// The target's units are served by another daemon.
     pub(super) chain: Option<Chain>,
     pub(super) quarrel: Option<Quarrel>,
+    /// A unit with a threshold of used space.
+    pub(super) thin: Option<Thin>,
     /// A unit with a rate limit.
     pub(super) limited: Option<Limited>,
     pub(super) blocks: u32,
@@ -114,6 +117,7 @@ impl Plan {
             initiators: transports::draw(seed, rng.usize(1..=5)),
             rogue: rogue::draw(seed),
             guest: None,
+            thin: None,
             ethernet: ethernet::draw(seed).filter(|_| !is_chained),
             blocks: [8, 64, 2048][rng.usize(0..3)],
             arena_bytes: [48 << 20, 128 << 20, 128 << 20][rng.usize(0..3)],
@@ -133,6 +137,7 @@ impl Plan {
         }
         plan.quarrels();
         plan.guest = guest::draw(seed, &plan);
+        plan.thin = thin::draw(seed, &plan);
         plan
     }
 
@@ -210,6 +215,9 @@ impl Plan {
         let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
         config.cores = (0..self.cores).collect();
         self.stores_of(&mut config);
+        if let Some(lun) = self.thin.and_then(|thin| config.luns.get_mut(thin.unit)) {
+            (lun.thin, lun.warn_at) = (true, Some(100));
+        }
         for portal in &mut config.portals {
             portal.cores = config.cores.clone();
         }

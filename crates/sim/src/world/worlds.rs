@@ -22,6 +22,8 @@ pub enum Worlds {
     Interfaces,
     /// A unit with limits.
     Limits,
+    /// A unit with a threshold of used space.
+    Thin,
     /// Quarrels about a unit, by RESERVE.
     Unit,
     /// Quarrels about a block, by COMPARE AND WRITE.
@@ -56,6 +58,7 @@ impl Worlds {
             Worlds::Aoe => plan.ethernet.is_some(),
             Worlds::Interfaces => plan.ethernet.is_some() && plan.guest.is_some(),
             Worlds::Limits => plan.limited.is_some(),
+            Worlds::Thin => plan.thin.is_some(),
             Worlds::Unit => plan.quarrel == Some(Quarrel::Unit),
             Worlds::Block => plan.quarrel == Some(Quarrel::Block),
             Worlds::Registration => plan.quarrel == Some(Quarrel::Registration),
