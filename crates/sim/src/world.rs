@@ -462,7 +462,8 @@ impl World {
             let (registers, attentions) = (registers.clone(), attentions.clone());
             let (reservations, meter) = (reservations.clone(), meter.clone());
             let checks = Checks { index, registers, attentions, reservations, meter };
-            Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)
+            let one = Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol);
+            if plan.has_paths() { one.session_of(plan.cores, index) } else { one }
         };
         let atas = join(&plan, cuts, &net, &registers, &reservations, &place);
         let guest = Guest::of(&plan, &net, attentions.clone(), portal);

@@ -42,6 +42,8 @@ pub(super) const CALLER: &str = "iqn.2026-11.io.lunette:front";
 
 /// Separates its choices from others made from the same seed.
 const SALT: u64 = 0x6368_6169_6e00_0000;
+/// The same for whether initiators are paths.
+const PATHS_SALT: u64 = 0x7061_7468_7300_0000;
 const ARENA_BYTES: u64 = 128 << 20;
 /// How long it may take to learn the units' properties.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -71,6 +73,7 @@ pub(super) struct Chain {
     /// How often, in 100, it dies together with the target.
     both: u32,
     trap: Option<Trap>,
+    has_paths: bool,
 }
 
 /// Situations that are rare by chance.
@@ -112,6 +115,7 @@ pub(super) fn draw(seed: u64, kinds: &mut [Kind]) -> Option<Chain> {
         both: if can_crash { [0, 30][rng.usize(0..2)] } else { 0 },
         trap: [None, Some(Trap::Loss), Some(Trap::Calm), Some(Trap::Swap)][rng.usize(0..4)]
             .filter(|_| can_crash),
+        has_paths: Rng::with_seed(seed ^ PATHS_SALT).bool(),
         rng,
     })
 }
@@ -420,6 +424,11 @@ impl Chain {
             }
             None => {}
         }
+    }
+
+    /// Whether all initiators are one, with a session for each path.
+    pub(super) fn has_paths(&self) -> bool {
+        self.has_paths
     }
 
     /// How many hosts it adds: its cores, its worker, and a scout.

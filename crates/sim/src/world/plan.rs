@@ -183,6 +183,11 @@ impl Plan {
             && self.slowness == 1
     }
 
+    /// Whether all initiators are one, with a session for each path.
+    pub(super) fn has_paths(&self) -> bool {
+        self.chain.as_ref().is_some_and(Chain::has_paths)
+    }
+
     pub(super) fn config(&self) -> Config {
         let mut text = format!(
             "srp_guid = \"{SRP_GUID:016x}\"\npoll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\nstate_dir = \"/state\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\n\
