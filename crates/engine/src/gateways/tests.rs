@@ -519,6 +519,8 @@ fn a_call_whose_thread_panics_is_answered_as_failed() {
     let answer = calls.ended().expect("it is answered");
     assert!(matches!(&answer, Answer::Promoted(Err(why)) if why.contains("a bug")), "{answer:?}");
     rig.gateway.answered(rig.now, answer);
+    assert_eq!(rig.run(), Some(ImageCall::Demote), "it may have the lock");
+    rig.gateway.answered(rig.now, Answer::Demoted(Ok(())));
     assert_eq!(rig.run(), None);
     assert_eq!(rig.object.1.active, None, "it has released its claim");
 }
