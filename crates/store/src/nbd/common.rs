@@ -310,3 +310,34 @@ fn fits_beside(others: &Export, export: &Export) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::nbd::transmission::{HAS_FLAGS, SEND_FLUSH};
+
+    #[test]
+    fn one_more_connection_is_opened_only_while_the_server_permits_it() {
+        let alone = Export {
+            size: 1 << 20,
+            flags: HAS_FLAGS | SEND_FLUSH,
+            block_minimum: 1,
+            block_preferred: 4096,
+            payload_maximum: 1 << 25,
+            structured: false,
+            allocation: None,
+        };
+        let shared = Export { flags: alone.flags | CAN_MULTI_CONN, ..alone };
+        let url = NbdUrl::parse("nbd+unix:///disk?socket=/nonexistent").unwrap();
+        let common = Common::new(url, Options::new(Some(512), false), shared, 2).unwrap();
+        assert!(common.lacks(1, true) && !common.lacks(1, false), "its lane has yet to want it");
+        let why = common.joins(&alone).expect_err("the server has changed its mind");
+        assert!(why.contains("does not permit several connections"), "{why}");
+        assert_eq!(common.joins(&shared), Ok(2));
+        // It is restarted.
+        (0..2).for_each(|_| common.leaves(true));
+        assert!(common.lacks(0, false) && !common.lacks(1, true), "one comes first");
+        assert_eq!(common.joins(&alone), Ok(1));
+        assert!(!common.lacks(1, true), "it does not permit another one");
+    }
+}
