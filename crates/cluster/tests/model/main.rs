@@ -158,6 +158,8 @@ struct Gateway {
     hung: (u64, u64),
     /// And its calls to them fail at once, since one that hangs occupies the thread that makes them.
     fails_until: u64,
+    /// Calls that concern the image, nobody waits for, and have yet to take effect: no other one is begun before that.
+    hanging: u32,
     /// Its home decides; it has access to the medium.
     is_active: bool,
     serves: bool,
@@ -320,6 +322,7 @@ impl World {
             deaf_until: 0,
             hung: (0, 0),
             fails_until: 0,
+            hanging: 0,
             is_active: false,
             serves: false,
             epoch: 0,
@@ -392,6 +395,10 @@ impl World {
     fn handle(&mut self, index: usize, event: Event) {
         match event {
             Event::Turn => self.turn(index),
+            Event::Effect(action) if self.gateways[index].hanging > 0 && is_of_image(&action) => {
+                let delay = self.delay();
+                self.post(index, delay, Event::Return(Returned::Cut(action)));
+            }
             Event::Effect(action) if self.gateways[index].cut_until > self.now => {
                 let rest = self.gateways[index].cut_until - self.now;
                 self.strays(index, rest, &action);
@@ -561,6 +568,10 @@ impl World {
             }
         }
     }
+}
+
+fn is_of_image(action: &Action) -> bool {
+    !matches!(action, Action::Read | Action::Replace { .. })
 }
 
 fn ids(saved: &[u8]) -> Vec<u16> {

@@ -90,7 +90,8 @@ impl World {
     /// A call that the cluster does not answer in time takes effect once it can, mostly.
     pub(super) fn strays(&mut self, index: usize, rest: u64, action: &Action) {
         if self.rng.u32(..4) > 0 {
-            let gateway = &self.gateways[index];
+            let gateway = &mut self.gateways[index];
+            gateway.hanging += u32::from(is_of_image(action));
             let stray = Event::Stray(action.clone(), gateway.client.clone(), gateway.life);
             let delay = self.delay();
             self.post(index, rest + delay, stray);
@@ -99,7 +100,10 @@ impl World {
 
     /// A call takes effect that nobody waits for.
     pub(super) fn stray(&mut self, index: usize, action: Action, client: &str, life: u64) {
-        let gateway = &self.gateways[index];
+        let gateway = &mut self.gateways[index];
+        if gateway.life == life {
+            gateway.hanging -= u32::from(is_of_image(&action));
+        }
         let lives = gateway.life == life && gateway.is_alive;
         let is_its = lives && gateway.client == client;
         match action {
