@@ -27,7 +27,7 @@ impl Scene {
         let what = self.plan.quarrel.map_or(0, |_| self.net.borrow_mut().rng.u32(0..8));
         let takes = match what {
             0 => self.any_mishap(),
-            1 => self.outage(),
+            1..4 => self.outage(),
             _ => self.hang(),
         };
         self.plan_mishap(takes);

@@ -96,18 +96,24 @@ impl Scene {
         time
     }
 
-    /// No gateway reaches the cluster for so long that initiators give up their paths; some are started again meanwhile. Returns how long
-    /// that takes.
+    /// No gateway reaches the cluster for so long that initiators give up their paths. One that is used is the last to reach it again,
+    /// and the next one was started meanwhile. Returns how long that takes.
     pub(super) fn outage(&mut self) -> Duration {
-        let time = Duration::from_millis(self.net.borrow_mut().rng.u64(18_000..50_000));
+        let (used, time) = {
+            let rng = &mut self.net.borrow_mut().rng;
+            let initiator = &self.initiators[rng.usize(0..self.initiators.len())];
+            (initiator.gateway(), Duration::from_millis(rng.u64(34_000..50_000)))
+        };
+        let takeover = self.plan.takeover.as_nanos() as u64;
         for member in 0..self.members.len() {
+            let is_next = member == (used + 1) % self.members.len();
             let (longer, begins, is_started) = {
                 let net = &mut *self.net.borrow_mut();
-                let takeover = self.plan.takeover.as_nanos() as u64;
-                (net.nanos(0, takeover), net.nanos(0, takeover), net.rng.bool())
+                let longer = if member == used { takeover / 8..takeover } else { 0..takeover / 16 };
+                (net.nanos(longer.start, longer.end), net.nanos(0, takeover), is_next || net.rng.bool())
             };
             self.cut_off_from_cluster(member, time + longer);
-            if is_started {
+            if member != used && is_started {
                 self.kill(member);
                 self.later(time.saturating_sub(begins), Step::Starts { member });
             }

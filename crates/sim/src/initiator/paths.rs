@@ -144,6 +144,16 @@ impl Initiator {
         !self.unsettled.is_empty() && !truth.borrow().is_over(self.paths.at, self.paths.left_at, now, within)
     }
 
+    /// It does not try its path any more, but waits until it may use another one.
+    fn has_lost_hope(&self) -> bool {
+        let hopes = |within: Duration| self.kernel.now() < self.paths.left_at.after(within / 2);
+        if self.paths.thinks.is_zero() {
+            self.host.is_multiple_of(2)
+        } else {
+            !self.place.gives_up.is_some_and(hopes)
+        }
+    }
+
     /// What it has sent in earlier sessions is over.
     pub(super) fn settle_writes(&mut self, now: Time) -> Result<(), String> {
         for (range, id) in std::mem::take(&mut self.unsettled) {
@@ -178,8 +188,7 @@ impl Initiator {
             if !self.must_wait() {
                 self.give_up()?;
                 self.change_paths();
-            } else if self.host.is_multiple_of(2) && self.aim == Aim::Work && self.paths.thinks.is_zero() {
-                // It has lost hope.
+            } else if self.has_lost_hope() && self.aim == Aim::Work {
                 return Ok(());
             }
         }
