@@ -415,16 +415,25 @@ impl Guard {
         if self.hold.is_whole() {
             return true;
         }
-        if !self.shared.stripes.try_lock(&mut self.hold) {
-            return false;
+        // Before anything is locked: its release would wake those that wait, and these would do the same to this one.
+        if !self.is_held_off(writes) {
+            if !self.shared.stripes.try_lock(&mut self.hold) {
+                return false;
+            }
+            if !self.is_held_off(writes) {
+                return true;
+            }
         }
-        let is_held_off =
-            self.occupied.is_none() && writes.is_some_and(|range| self.shared.occupied.overlaps(range));
-        if is_held_off {
+        if !self.hold.is_empty() {
             self.shared.stripes.unlock(&mut self.hold);
             self.shared.released();
         }
-        !is_held_off
+        false
+    }
+
+    /// Whether it waits for an operation that is done in parts.
+    fn is_held_off(&self, writes: Option<Range>) -> bool {
+        self.occupied.is_none() && writes.is_some_and(|range| self.shared.occupied.overlaps(range))
     }
 
     /// Releases what is locked, before locking this.
@@ -493,5 +502,28 @@ mod tests {
         assert!(!is_woken());
         drop(clear);
         assert!(is_woken() && writer.try_lock(Some(RANGE)));
+    }
+
+    #[test]
+    fn writes_that_wait_for_a_clear_do_not_wake_each_other() {
+        let shared = Shared::new().unwrap();
+        let (mut clear, mut reader) =
+            (writer(&shared), Guard::new(&shared, Hold::new(Mode::Shared, 8192, 1)));
+        let mut writers = [writer(&shared), writer(&shared)];
+        assert!(reader.try_lock(None));
+        assert!(!writers[0].try_lock(Some(RANGE)), "it locks the first page, and waits for the reader");
+        assert!(clear.occupy(RANGE));
+        let lane = Mailbox::new().unwrap();
+        let is_woken = || rustix::io::read(lane.event(), &mut [0; 8]).is_ok();
+        for is_first in [true, false] {
+            shared.wake_on_release(&lane);
+            assert!(writers.iter_mut().all(|writer| !writer.try_lock(Some(RANGE))));
+            assert_eq!(is_woken(), is_first, "only what had been locked before is released");
+        }
+        drop(reader);
+        assert!(is_woken() && clear.try_lock(None), "no writer keeps what it had locked");
+        shared.wake_on_release(&lane);
+        drop(clear);
+        assert!(is_woken() && writers[0].try_lock(Some(RANGE)));
     }
 }

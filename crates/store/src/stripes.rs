@@ -61,6 +61,11 @@ impl Hold {
         self.taken == self.count
     }
 
+    /// Whether nothing of it is locked, or kept from new sharers.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.taken == 0 && !self.waiting
+    }
+
     /// The `nth` stripe in ascending order; a range that wraps around starts at the table's low end.
     fn stripe(&self, nth: u32) -> usize {
         let wrapped = (self.first + self.count).saturating_sub(STRIPES);
