@@ -1,12 +1,14 @@
 //! The simulated kernel of a host.
 
 mod files;
+mod memory;
 
 use crate::disk::Blocks;
 use crate::ethernet::{self, Line};
 use crate::net::{End, Event, Request, Shared};
 use crate::rogue;
 use fastrand::Rng;
+use memory::Memory;
 use proto::stream::Segment;
 use proto::time::{Stamp, Time};
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
@@ -45,7 +47,7 @@ pub struct Kernel {
     net: Shared,
     now: Time,
     used: Duration,
-    arena: Arena,
+    arena: Memory,
     /// The serial number of a slot's first request: one that no earlier kernel of the host had.
     first_serial: u32,
     requests: Vec<Slot>,
@@ -129,7 +131,7 @@ impl Kernel {
         waker: Option<Waker>,
         lives: u32,
     ) -> Kernel {
-        let arena = Arena::new(arena_bytes).expect("memory");
+        let arena = Memory::new(arena_bytes);
         let now = net.borrow().now;
         Kernel {
             host,

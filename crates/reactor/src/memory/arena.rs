@@ -12,8 +12,10 @@ pub const LARGE_BYTES: u32 = 65536;
 const SMALLS: u32 = LARGE_BYTES / SMALL_BYTES;
 const ALL_SMALLS: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
-/// Parts of a large buffer being written for which memory is allocated from the start.
+/// Parts of a large buffer being written for which memory is allocated when it is first used.
 const PARTS_AT_START: usize = 4;
+/// The most memory that [`Arena::renew`] keeps.
+const KEPT_BYTES: u64 = 4 << 20;
 
 /// One core's I/O buffers: large ones, each of which may be divided into small ones and becomes whole again
 /// when they are all free. Memory is taken from the system when a buffer is first used. Everything takes
@@ -29,6 +31,8 @@ pub struct Arena {
     blocks: Vec<Block>,
     /// Whole free blocks, last freed first used.
     whole: Vec<u32>,
+    /// Those from this one on have never been used.
+    unused: u32,
     /// Head of the list of divided blocks that have a free small buffer.
     cut: u32,
     free_bytes: u64,
@@ -92,9 +96,22 @@ impl Arena {
             region: Region::map_private(total, pages)?,
             blocks: (0..count).map(|_| Block::new()).collect(),
             whole: (0..count).rev().collect(),
+            unused: 0,
             cut: NONE,
             free_bytes: total,
         })
+    }
+
+    /// Makes it what it was when it was new, zeros included, for a simulation's next core: that is cheaper than a new one. What was
+    /// taken from it is no longer used, and nothing is lent.
+    pub fn renew(&mut self) {
+        let (count, used) = (self.blocks.len() as u32, std::mem::take(&mut self.unused));
+        self.blocks[..used as usize].fill_with(Block::new);
+        self.whole.clear();
+        self.whole.extend((0..count).rev());
+        self.cut = NONE;
+        self.free_bytes = self.region.len();
+        self.region.renew(u64::from(used) * u64::from(LARGE_BYTES), KEPT_BYTES);
     }
 
     /// The region of all buffers.
@@ -282,16 +299,26 @@ impl Arena {
         self.region.len() - self.free_bytes
     }
 
-    fn take_large(&mut self) -> Option<u64> {
+    fn take_whole(&mut self) -> Option<u32> {
         let block = self.whole.pop()?;
-        self.blocks[block as usize].free = 0;
+        self.unused = self.unused.max(block + 1);
+        Some(block)
+    }
+
+    fn take_large(&mut self) -> Option<u64> {
+        let block = self.take_whole()?;
+        let entry = &mut self.blocks[block as usize];
+        entry.free = 0;
+        if entry.written.capacity() == 0 {
+            entry.written.reserve(PARTS_AT_START);
+        }
         self.free_bytes -= u64::from(LARGE_BYTES);
         Some(u64::from(block) * u64::from(LARGE_BYTES))
     }
 
     fn take_small(&mut self) -> Option<u64> {
         if self.cut == NONE {
-            let block = self.whole.pop()?;
+            let block = self.take_whole()?;
             self.blocks[block as usize].is_cut = true;
             self.link(block);
         }
@@ -396,7 +423,7 @@ impl Block {
             given: 0,
             readers: [0; SMALLS as usize],
             writers: [0; SMALLS as usize],
-            written: Vec::with_capacity(PARTS_AT_START),
+            written: Vec::new(),
             next: NONE,
             previous: NONE,
         }
@@ -449,6 +476,35 @@ mod tests {
         assert_eq!(lens(arena.take(256 * 1024).unwrap()), [65_536; 4]);
         assert_eq!(arena.take(0), None);
         assert_eq!(arena.take(256 * 1024 + 1), None);
+    }
+
+    #[test]
+    fn a_renewed_arena_is_like_a_new_one() {
+        let mut arena = Arena::new(100 * 65_536).unwrap();
+        let lens = [65_536 + 100, 1, 200_000, 65_536, 65_536];
+        for is_renewed in [false, true] {
+            let taken: Vec<Places> = lens.iter().map(|len| arena.take(*len).unwrap()).collect();
+            let spans = taken.iter().flat_map(Places::iter);
+            assert_eq!(first(&taken[0]).offset, 0);
+            for span in spans {
+                assert!(arena.bytes(span).iter().all(|byte| *byte == 0), "after being renewed: {is_renewed}");
+                arena.bytes_mut(span).fill(1);
+            }
+            arena.lend(first(&taken[2]), Loan::Write);
+            arena.lend(first(&taken[1]), Loan::Read);
+            arena.give(&taken[1]);
+            arena.take(25 * 65_536 / 7).into_iter().for_each(|places| arena.give(&places));
+            let far: Vec<Places> = (0..80).map(|_| arena.take(65_536).unwrap()).collect();
+            far.iter().map(first).for_each(|span| arena.bytes_mut(span).fill(2));
+            arena.renew();
+            assert_eq!((arena.in_use(), arena.whole_bytes()), (0, 100 * 65_536));
+        }
+        let all: Vec<Places> = (0..100).map(|_| arena.take(65_536).unwrap()).collect();
+        let spans = all.iter().map(first).enumerate();
+        spans.for_each(|(nth, span)| {
+            assert_eq!(span.offset, nth as u64 * 65_536);
+            assert!(arena.bytes(span).iter().all(|byte| *byte == 0));
+        });
     }
 
     #[test]

@@ -201,6 +201,23 @@ impl Region {
         }
     }
 
+    /// Makes the first `used` bytes, the only ones that were written, read as zeros again, and keeps no more than so much memory of
+    /// them for the next writes.
+    pub(super) fn renew(&self, used: u64, kept: u64) {
+        let kept = used.min(kept);
+        let mut entries = vec![0u8; kept.div_ceil(PAGE_BYTES) as usize * 8];
+        let at = self.base as u64 / PAGE_BYTES * 8;
+        let is_known = page_map().is_ok_and(|map| map.read_exact_at(&mut entries, at).is_ok());
+        for (entry, at) in entries.as_chunks::<8>().0.iter().zip((0..kept).step_by(PAGE_BYTES as usize)) {
+            if !is_known || page_is_allocated(u64::from_ne_bytes(*entry)) {
+                self.fill_zero(at, PAGE_BYTES.min(kept - at));
+            }
+        }
+        if kept < used {
+            self.release(kept, used - kept);
+        }
+    }
+
     /// Whether memory is allocated at `at`, and for how many bytes from there on the same is known to apply.
     /// If the system does not report it, everything counts as allocated.
     pub fn extent(&self, at: u64) -> (bool, u64) {
