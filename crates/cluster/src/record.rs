@@ -350,24 +350,25 @@ fn is_false(flag: &bool) -> bool {
 mod hex {
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
-    use std::fmt::Write;
+
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
     pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
         let mut text = String::with_capacity(bytes.len().saturating_mul(2));
-        for byte in bytes {
-            let _ = write!(text, "{byte:02x}");
-        }
+        text.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
         to.serialize_str(&text)
     }
 
     pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(from)?;
-        let digits = text.as_bytes().chunks(2);
-        let byte = |pair: &[u8]| match std::str::from_utf8(pair) {
-            Ok(pair) if pair.len() == 2 => u8::from_str_radix(pair, 16).ok(),
-            _ => None,
-        };
-        digits.map(byte).collect::<Option<_>>().ok_or_else(|| D::Error::custom("no hexadecimal digits"))
+        let (pairs, rest) = text.as_bytes().as_chunks();
+        let value = |digit: u8| char::from(digit).to_digit(16);
+        let byte = |[high, low]: &[u8; 2]| Some((value(*high)? << 4 | value(*low)?) as u8);
+        let mut bytes = Vec::with_capacity(pairs.len());
+        bytes.extend(pairs.iter().map_while(byte));
+        let is_whole = rest.is_empty() && bytes.len() == pairs.len();
+        if is_whole { Ok(bytes) } else { Err(D::Error::custom("no hexadecimal digits")) }
     }
 }
 

@@ -278,6 +278,12 @@ impl<I: Io> Cores<I> {
         self.shared[unit].handle.reading.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Its role in that status.
+    pub fn gateway_role(&self, unit: usize) -> Option<&'static str> {
+        let reading = self.shared[unit].handle.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        reading.as_ref().map(|reading| reading.role)
+    }
+
     /// Begins to change what is served, once everything begun before is complete; with the store of the new
     /// LUN and the count of its losses.
     ///
@@ -373,7 +379,7 @@ impl<I: Io> Cores<I> {
     }
 
     /// The counts of each session that is here, which may be complete or have commands in flight.
-    pub fn counted(&self, core: usize) -> Vec<Counted> {
+    pub fn counted(&self, core: usize) -> impl Iterator<Item = Counted> + '_ {
         self.cores[core].core.counted()
     }
 

@@ -24,7 +24,7 @@ use crate::trace::Trace;
 use crate::truth::Truth;
 use crate::world::{Cuts, Failure, Ran, counters, habits, panic_message};
 use change::Kind;
-use cluster::ReplaceError;
+use cluster::{Record, ReplaceError};
 use engine::world::{Answer, ImageCall, Next, ObjectCall};
 use fastrand::Rng;
 use member::{Course, Member, TARGET, portal};
@@ -111,6 +111,8 @@ struct Scene {
     reservations: Rc<RefCell<Vec<Reservations>>>,
     attentions: Rc<RefCell<Attentions>>,
     truth: Rc<RefCell<Truth>>,
+    /// What the object says.
+    record: Option<Record>,
     /// Orders whose outcome nobody knows.
     open: Vec<Open>,
     steps: BTreeMap<u64, Step>,
@@ -204,7 +206,7 @@ impl Play for Scene {
             daemon.work(&self.net);
         } else {
             daemon.turn(&self.net, host, 1, moves);
-            counters::check(&daemon.counted(host))?;
+            counters::check(daemon.counted(host))?;
             self.turns += 1;
             if self.turns > TURNS_MAX {
                 return Err(format!(
@@ -264,6 +266,7 @@ impl Scene {
             reservations,
             attentions,
             truth,
+            record: None,
             open: Vec::new(),
             steps: BTreeMap::new(),
             next: 0,
@@ -413,7 +416,9 @@ impl Scene {
         let one = &mut self.members[member];
         let gateway = one.gateway();
         let Some(daemon) = &mut one.daemon else { return };
-        (0..daemon.count).for_each(|core| daemon.cores.io(core).look_at_watched());
+        if one.image.has_woken() {
+            (0..daemon.count).for_each(|core| daemon.cores.io(core).look_at_watched());
+        }
         daemon.look_around(&self.net, usize::MAX);
         if one.waits.is_none() && daemon.cores.gateway_is_called(0) {
             self.net.borrow_mut().wake_soon(gateway);

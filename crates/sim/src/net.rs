@@ -299,7 +299,7 @@ impl Net {
             peer: None,
             local,
             remote,
-            bytes: Pipe::default(),
+            bytes: Pipe::new(),
             arrived: 0,
             flights: VecDeque::new(),
             end: None,

@@ -1,7 +1,17 @@
 //! Bytes in flight, in one piece.
 
+use std::cell::RefCell;
+
 /// Consumed bytes whose space is reclaimed once there are this many.
 const SPENT_BYTES_MAX: usize = 256 << 10;
+
+/// So many buffers are kept for later pipes: as many as most worlds have connections.
+const SPARE_MAX: usize = 32;
+
+thread_local! {
+    /// Empty buffers of pipes that are gone: each had to grow again and again.
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A FIFO of bytes.
 #[derive(Debug, Default)]
@@ -12,6 +22,12 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
+    /// One that is to be used.
+    pub(crate) fn new() -> Pipe {
+        let bytes = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        Pipe { bytes, from: 0 }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.from
     }
@@ -38,6 +54,22 @@ impl Pipe {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.from = 0;
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        if self.bytes.capacity() == 0 {
+            return;
+        }
+        self.clear();
+        // Not while the thread ends, and with it this list.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_MAX {
+                spare.push(std::mem::take(&mut self.bytes));
+            }
+        });
     }
 }
 

@@ -420,7 +420,8 @@ impl Registers {
     pub(crate) fn clear(&mut self, now: Time, began: Time, unit: usize, is_of: impl Fn(usize) -> bool) {
         let arrived = &self.arrived;
         let is_ended = |one: &&mut Candidate| {
-            is_of(one.by) && arrived.get(&one.id.0).is_some_and(|arrived| *arrived < began)
+            let is_open = one.end > now || one.is_fenced;
+            is_open && is_of(one.by) && arrived.get(&one.id.0).is_some_and(|arrived| *arrived < began)
         };
         for one in self.units[unit].iter_mut().flatten().filter(is_ended) {
             (one.end, one.is_fenced) = (one.end.min(now), false);

@@ -2,7 +2,6 @@
 //! section 5.5: the states that each command may have found, for any order of concurrent ones.
 
 use proto::time::Time;
-use std::collections::BTreeSet;
 
 /// RESERVATION TYPE (SPC-4 table 175).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -264,7 +263,8 @@ struct Access {
 /// The reservations of a unit.
 #[derive(Debug)]
 pub(crate) struct Reservations {
-    ways: BTreeSet<Way>,
+    /// In ascending order.
+    ways: Vec<Way>,
     orders: Vec<ReserveOut>,
     accesses: Vec<Access>,
     next: u64,
@@ -289,7 +289,7 @@ impl Reservations {
     pub(crate) fn new(initiators: usize, is_classic: bool) -> Reservations {
         let keys = vec![0; initiators];
         let table = Table { keys, held: None, aptpl: false, reserved: None, write_cache: true };
-        let ways = BTreeSet::from([Way { table, done: Vec::new() }]);
+        let ways = vec![Way { table, done: Vec::new() }];
         Reservations {
             ways,
             orders: Vec::new(),
@@ -341,7 +341,7 @@ impl Reservations {
         let victims = self.victims(from, action);
         self.orders.iter_mut().for_each(|order| order.victims.clear());
         self.orders.push(ReserveOut { id: self.next, from, key, action, victims, arrived: None });
-        let mut fresh: Vec<Way> = self.ways.iter().cloned().collect();
+        let mut fresh = self.ways.clone();
         while let Some(way) = fresh.pop() {
             for order in &self.orders {
                 if way.done.iter().all(|(id, _)| *id != order.id) {
@@ -349,7 +349,8 @@ impl Reservations {
                     let verdict = then.table.apply(order.from, order.key, order.action);
                     then.done.push((order.id, verdict));
                     then.done.sort();
-                    if self.ways.insert(then.clone()) {
+                    if let Err(at) = self.ways.binary_search(&then) {
+                        self.ways.insert(at, then.clone());
                         fresh.push(then);
                     }
                 }
@@ -382,14 +383,15 @@ impl Reservations {
             return Ok(Vec::new());
         };
         let victims = std::mem::take(&mut self.orders[at].victims);
-        let before = self.listed();
-        self.ways.retain(|way| way.done.contains(&(id, verdict)));
-        self.close(id);
-        if self.ways.is_empty() {
+        let explains = |way: &Way| way.done.contains(&(id, verdict));
+        if !self.ways.iter().any(explains) {
+            let before = self.listed();
             return Err(format!(
                 "reservation command {id} ended {verdict:?}, which no order explains: {before}"
             ));
         }
+        self.ways.retain(explains);
+        self.close(id);
         Ok(victims.into_iter().filter(|of| verdict == Verdict::Good && self.keeps_out(*of)).collect())
     }
 
@@ -434,19 +436,20 @@ impl Reservations {
         if orders.is_empty() {
             return;
         }
-        let ways = std::mem::take(&mut self.ways);
-        self.ways = ways
-            .into_iter()
-            .map(|mut way| {
-                for id in &orders {
-                    if way.done.iter().all(|(done, _)| done != id) {
-                        way.done.push((*id, Verdict::Never));
-                    }
+        self.change_ways(|way| {
+            for id in &orders {
+                if way.done.iter().all(|(done, _)| done != id) {
+                    way.done.push((*id, Verdict::Never));
                 }
-                way.done.sort();
-                way
-            })
-            .collect();
+            }
+            way.done.sort();
+        });
+    }
+
+    fn change_ways(&mut self, change: impl FnMut(&mut Way)) {
+        self.ways.iter_mut().for_each(change);
+        self.ways.sort_unstable();
+        self.ways.dedup();
     }
 
     /// An order was executed or not, and, unless gateways execute it for each other, no longer can be.
@@ -461,14 +464,7 @@ impl Reservations {
     pub(crate) fn close(&mut self, id: u64) {
         self.turns += 1;
         self.orders.retain(|order| order.id != id);
-        let ways = std::mem::take(&mut self.ways);
-        self.ways = ways
-            .into_iter()
-            .map(|mut way| {
-                way.done.retain(|(done, _)| *done != id);
-                way
-            })
-            .collect();
+        self.change_ways(|way| way.done.retain(|(done, _)| *done != id));
     }
 
     /// The target was restarted.
@@ -476,16 +472,13 @@ impl Reservations {
         let orders: Vec<u64> = self.orders.iter().map(|order| order.id).collect();
         orders.into_iter().for_each(|id| self.close(id));
         self.accesses.clear();
-        let ways = std::mem::take(&mut self.ways);
-        let start = |mut way: Way| {
+        self.change_ways(|way| {
             way.table.reserved = None;
             if !way.table.aptpl {
                 way.table.keys.fill(0);
                 (way.table.held, way.table.aptpl) = (None, false);
             }
-            way
-        };
-        self.ways = ways.into_iter().map(start).collect();
+        });
     }
 
     /// Whether it may not write in any case, and no order is outstanding.
@@ -564,7 +557,7 @@ impl Reservations {
 }
 
 impl Access {
-    fn look(&mut self, ways: &BTreeSet<Way>) {
+    fn look(&mut self, ways: &[Way]) {
         if self.may_be_let && self.may_conflict && self.may_find == [true; 2] {
             return;
         }

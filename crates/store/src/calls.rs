@@ -283,6 +283,7 @@ pub struct Shared {
     /// Lanes with operations that wait for those of others.
     waiting_count: AtomicUsize,
     waiting: Mutex<Vec<Arc<Mailbox>>>,
+    releases: AtomicU64,
 }
 
 impl Shared {
@@ -301,6 +302,7 @@ impl Shared {
             stuck: Mutex::default(),
             waiting_count: AtomicUsize::new(0),
             waiting: Mutex::default(),
+            releases: AtomicU64::new(0),
         }))
     }
 
@@ -367,7 +369,14 @@ impl Shared {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             waiting.drain(..).for_each(|lane| lane.wake());
             self.waiting_count.store(0, Ordering::SeqCst);
+            self.releases.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How often lanes were woken since something was released: a simulation need not look at their descriptors as long as this stays
+    /// the same and no call is answered.
+    pub fn releases(&self) -> u64 {
+        self.releases.load(Ordering::Relaxed)
     }
 }
 

@@ -48,7 +48,7 @@ impl<I: Io> Core<I> {
     }
 
     /// What was counted of each session that is here.
-    pub(crate) fn counted(&self) -> Vec<Counted> {
+    pub(crate) fn counted(&self) -> impl Iterator<Item = Counted> + '_ {
         let of = |conn: &Connection| Counted {
             session: conn.facts.serial,
             commands: conn.facts.tally.commands,
@@ -56,7 +56,7 @@ impl<I: Io> Core<I> {
             in_flight: conn.in_flight_commands(),
             counts: conn.facts.counters.read(),
         };
-        self.connections.iter().filter(|(_, conn)| conn.facts.is_admitted).map(|(_, conn)| of(conn)).collect()
+        self.connections.iter().filter(|(_, conn)| conn.facts.is_admitted).map(move |(_, conn)| of(conn))
     }
 
     /// Whether this core knows that a unit has reached its threshold of used space.

@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 /// Parts of a large buffer being written for which memory is allocated when it is first used.
 const PARTS_AT_START: usize = 4;
 /// The most memory that [`Arena::renew`] keeps.
-const KEPT_BYTES: u64 = 4 << 20;
+const KEPT_BYTES: u64 = 8 << 20;
 
 /// One core's I/O buffers: large ones, each of which may be divided into small ones and becomes whole again
 /// when they are all free. Memory is taken from the system when a buffer is first used. Everything takes
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_renewed_arena_is_like_a_new_one() {
-        let mut arena = Arena::new(100 * 65_536).unwrap();
+        let mut arena = Arena::new(150 * 65_536).unwrap();
         let lens = [65_536 + 100, 1, 200_000, 65_536, 65_536];
         for is_renewed in [false, true] {
             let taken: Vec<Places> = lens.iter().map(|len| arena.take(*len).unwrap()).collect();
@@ -494,12 +494,12 @@ mod tests {
             arena.lend(first(&taken[1]), Loan::Read);
             arena.give(&taken[1]);
             arena.take(25 * 65_536 / 7).into_iter().for_each(|places| arena.give(&places));
-            let far: Vec<Places> = (0..80).map(|_| arena.take(65_536).unwrap()).collect();
+            let far: Vec<Places> = (0..140).map(|_| arena.take(65_536).unwrap()).collect();
             far.iter().map(first).for_each(|span| arena.bytes_mut(span).fill(2));
             arena.renew();
-            assert_eq!((arena.in_use(), arena.whole_bytes()), (0, 100 * 65_536));
+            assert_eq!((arena.in_use(), arena.whole_bytes()), (0, 150 * 65_536));
         }
-        let all: Vec<Places> = (0..100).map(|_| arena.take(65_536).unwrap()).collect();
+        let all: Vec<Places> = (0..150).map(|_| arena.take(65_536).unwrap()).collect();
         let spans = all.iter().map(first).enumerate();
         spans.for_each(|(nth, span)| {
             assert_eq!(span.offset, nth as u64 * 65_536);

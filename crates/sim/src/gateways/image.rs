@@ -31,6 +31,9 @@ pub(super) struct Image {
     pub(super) claim: AtomicU64,
     /// Calls that the world has yet to take.
     calls: Mutex<Vec<Box<Call>>>,
+    /// How often lanes were woken by answers, and in all when this was last looked at.
+    answers: AtomicU64,
+    wakes_seen: AtomicU64,
 }
 
 impl Image {
@@ -44,6 +47,8 @@ impl Image {
             client: Mutex::new((client, 0)),
             claim: AtomicU64::new(0),
             calls: Mutex::default(),
+            answers: AtomicU64::new(0),
+            wakes_seen: AtomicU64::new(0),
         })
     }
 
@@ -66,6 +71,18 @@ impl Image {
     /// Takes the calls that were begun.
     pub(super) fn take(&self) -> Vec<Box<Call>> {
         std::mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A call has ended.
+    pub(super) fn answered(&self, call: Box<Call>) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        Call::answered(call);
+    }
+
+    /// Whether lanes were woken since this was last asked.
+    pub(super) fn has_woken(&self) -> bool {
+        let wakes = self.answers.load(Ordering::Relaxed) + self.shared.releases();
+        self.wakes_seen.swap(wakes, Ordering::Relaxed) != wakes
     }
 
     fn notice_fence(&self, call: &Call) {

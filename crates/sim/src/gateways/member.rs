@@ -247,7 +247,7 @@ impl Member {
 
     /// What its gateway is.
     pub(super) fn is_active(&self) -> bool {
-        let reading = self.daemon.as_ref().and_then(|daemon| daemon.cores.gateway_reading(0));
-        reading.is_some_and(|reading| reading.role == "active")
+        let role = self.daemon.as_ref().and_then(|daemon| daemon.cores.gateway_role(0));
+        role == Some("active")
     }
 }

@@ -37,7 +37,9 @@ impl Scene {
         let now = self.net.borrow().now;
         let Some((version, bytes)) = self.object() else { return Ok(()) };
         let record = Record::decode(bytes).expect("a gateway has written it");
-        self.truth.borrow_mut().changes(now, *version, &record, name)
+        let changed = self.truth.borrow_mut().changes(now, *version, &record, name);
+        self.record = Some(record);
+        changed
     }
 
     /// The monitors have shut a client out. If it used the image, its gateway ends all sessions before it is active again.

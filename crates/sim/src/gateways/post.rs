@@ -411,7 +411,7 @@ impl Scene {
             }
             _ => answer,
         };
-        Call::answered(call);
+        self.members[member].image.answered(call);
     }
 
     /// A client has a map that the OSDs have not.

@@ -2,7 +2,6 @@
 
 use super::Scene;
 use super::member::{Course, Member, name};
-use cluster::Record;
 use config::{Config, StepOfChange};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -66,8 +65,7 @@ impl Scene {
 
     /// Whether no reload is under way, and the object has the groups of all gateways as they are.
     pub(super) fn knows_groups(&self) -> bool {
-        let Some((_, bytes)) = self.object() else { return false };
-        let record = Record::decode(bytes).expect("a gateway has written it");
+        let Some(record) = &self.record else { return false };
         let groups = |number| -> BTreeSet<u16> {
             record.gateways.get(&name(number)).into_iter().flatten().map(|port| port.group).collect()
         };

@@ -4,8 +4,8 @@ use engine::world::Counted;
 
 /// Each command that a session has received is in flight, or was counted exactly once, as ended or as
 /// aborted.
-pub(crate) fn check(sessions: &[Counted]) -> Result<(), String> {
-    let wrong = sessions.iter().find(|of| {
+pub(crate) fn check(mut sessions: impl Iterator<Item = Counted>) -> Result<(), String> {
+    let wrong = sessions.find(|of| {
         let seen = of.counts.commands() + of.counts.aborted() + of.in_flight as u64;
         seen > of.commands || seen < of.commands && !of.has_copies
     });

@@ -85,7 +85,7 @@ impl Daemon {
     }
 
     /// The counters of this host, which is one of its cores.
-    pub(crate) fn counted(&self, host: usize) -> Vec<Counted> {
+    pub(crate) fn counted(&self, host: usize) -> impl Iterator<Item = Counted> + '_ {
         self.cores.counted(host - self.first)
     }
 
