@@ -201,6 +201,9 @@ impl Ata {
         let now = self.net.borrow().now;
         self.settle(now, |one| one.until = now)?;
         self.asked.iter_mut().for_each(|asked| asked.is_old = true);
+        if let Some(ethernet) = &mut self.net.borrow_mut().ethernet {
+            ethernet.ended.extend(self.asked.iter().filter_map(Asked::writes).map(|(_, id)| id.0));
+        }
         let mut registers = self.checks.registers.borrow_mut();
         let mut writes = self.asked.iter().filter_map(Asked::writes);
         writes.try_for_each(|(range, id)| registers.end_write(now, range, id, Fate::Unsure))
@@ -209,6 +212,7 @@ impl Ata {
     /// The target has joined the segment again: what is retransmitted to it takes effect.
     pub(crate) fn target_joined(&mut self) {
         let (now, by) = (self.net.borrow().now, self.checks.index);
+        self.net.borrow_mut().ethernet.iter_mut().for_each(|ethernet| ethernet.ended.clear());
         let mut registers = self.checks.registers.borrow_mut();
         let writes = self.asked.iter().filter_map(Asked::writes);
         writes.for_each(|(range, id)| registers.begin_retry(now, by, range, id));

@@ -2,13 +2,14 @@
 
 use crate::initiator::Habits;
 use crate::net::{Event, Net, Shared, Waits};
+use crate::register::BLOCK_BYTES;
 use fastrand::Rng;
 use proto::time::{Stamp, Time};
 use reactor::io::Handle;
 use reactor::memory::Arena;
 use reactor::packet::{self, Arrival, Condition, Field, Setup, Shape, Unsent, Width};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,6 +115,9 @@ pub(crate) struct Ethernet {
     broken_until: Time,
     /// The interface that is unplugged, and until when.
     pulled: Option<(Mac, Time)>,
+    /// Writes that have ended, as the interface has left, until it joins again; and one of them that was executed later.
+    pub(crate) ended: BTreeSet<u64>,
+    pub(crate) late: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -277,7 +281,20 @@ impl Ethernet {
             flown: 0,
             broken_until: Time(0),
             pulled: None,
+            ended: BTreeSet::new(),
+            late: None,
         }
+    }
+
+    /// A disk executes a write now. What the blocks have already may be written back together with other bytes.
+    pub(crate) fn look_at_write(&mut self, written: &[u8], before: &[u8]) {
+        let numbers = |bytes: &[u8]| -> Vec<u64> {
+            let blocks = bytes.as_chunks::<{ BLOCK_BYTES as usize }>().0.iter();
+            blocks.map(|block| block.first_chunk().map_or(0, |number| u64::from_le_bytes(*number))).collect()
+        };
+        let each = numbers(written).into_iter().zip(numbers(before));
+        let mut late = each.filter(|(number, before)| number != before && self.ended.contains(number));
+        self.late = self.late.or(late.next().map(|(number, _)| number));
     }
 
     /// Opens an interface, perhaps again, for each of these cores, numbered like their hosts.

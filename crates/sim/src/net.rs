@@ -134,6 +134,8 @@ pub(crate) struct Net {
     /// In the order of their units.
     pub(crate) disks: Vec<(Handle, Disk)>,
     pub(crate) faults: Faults,
+    /// Since when all disks are slow.
+    pub(crate) slow_since: Option<Time>,
     /// Disks' losses that nobody has examined.
     pub(crate) losses: Vec<Loss>,
     /// Units whose process was killed after it had been notified of a loss, but before it could save that.
@@ -157,6 +159,7 @@ impl Net {
             odds,
             disks: Vec::new(),
             faults: Faults::NONE,
+            slow_since: None,
             losses: Vec::new(),
             forgotten: Vec::new(),
             ethernet: None,

@@ -647,6 +647,9 @@ impl World {
 
     fn check_losses(&mut self) -> Result<(), String> {
         let net = &mut *self.net.borrow_mut();
+        if let Some(number) = net.ethernet.as_ref().and_then(|ethernet| ethernet.late) {
+            return Err(format!("write {number} is executed after its interface was removed"));
+        }
         for unit in net.forgotten.drain(..) {
             self.registers.borrow_mut().forget_losses(unit);
         }

@@ -81,6 +81,11 @@ impl Kernel {
         let odds = net.faults.write_back;
         let is_lost = net.happens(odds);
         let disk = disk_of(&mut net.disks, file);
+        if let Some(ethernet) =
+            net.ethernet.as_mut().filter(|ethernet| !ethernet.ended.is_empty() && !net.faults.can_fail())
+        {
+            ethernet.look_at_write(&self.arena.to_vec(&from), disk.read(at, from.len()));
+        }
         self.arena.copy_out(&from, disk.write(at, len));
         if durable {
             disk.write_through(net.now, at, len)?;
@@ -130,6 +135,7 @@ impl Kernel {
         let mut net = self.net.borrow_mut();
         let (slow, hang) = (net.odds.slow, net.faults.hang);
         let most = if net.happens(slow) { 200_000_000 } else { 250_000 };
+        let most = if net.slow_since.is_some() { most.max(3_000_000) } else { most };
         let most = if net.happens(hang) { 20_000_000_000 } else { most };
         let after = net.nanos(8_000, most);
         drop(net);

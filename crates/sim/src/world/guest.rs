@@ -419,6 +419,9 @@ impl Guest {
 
     /// Begins the next step of such a change.
     fn step(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
+        if self.slows_disks(now) {
+            return Ok(());
+        }
         let (Some(step), Some(to)) = (self.steps.pop_front(), &self.to) else { return Ok(()) };
         let (net, door) = (&self.net, &mut self.door);
         match &step {
@@ -448,7 +451,9 @@ impl Guest {
     /// A step is done: if it has removed the interface, nothing is received from there any more.
     fn settle_interface(&mut self) {
         if std::mem::take(&mut self.leaves) {
-            self.net.borrow_mut().ethernet.iter_mut().for_each(|ethernet| ethernet.leave(MAC));
+            let net = &mut *self.net.borrow_mut();
+            net.slow_since = None;
+            net.ethernet.iter_mut().for_each(|ethernet| ethernet.leave(MAC));
             self.interface = Some(Interface::Left);
         }
     }

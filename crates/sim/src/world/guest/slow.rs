@@ -1,15 +1,21 @@
 //! The store of the guest's LUN.
 
-use super::{BLOCK_BYTES, BLOCKS, number};
+use super::{BLOCK_BYTES, BLOCKS, Guest, number};
 use crate::kernel::Kernel;
+use config::StepOfChange;
 use fastrand::Rng;
+use proto::time::Time;
 use reactor::io::{self, Io as _, Tag};
 use scsi::storage::Traits;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use store::lane::{Backend, Lane, Op, OpId, Outcome as Done, Store, Submitted};
 use store::ram::RamStore;
 use wire::Span;
+
+/// How long disks are slow before an interface is removed.
+const SLOW_BEFORE: Duration = Duration::from_micros(500);
 
 /// A store in memory, whose operations take several turns of their core.
 pub(super) struct Slow {
@@ -50,6 +56,18 @@ impl Slow {
     /// A write that was executed nevertheless.
     pub(super) fn broken(&self) -> Option<u64> {
         self.rights().broken
+    }
+}
+
+impl Guest {
+    /// Whether the next step is to remove an interface, and waits: in half of such changes disks become slow before, so that what the
+    /// interface has received is still in progress.
+    pub(super) fn slows_disks(&self, now: Time) -> bool {
+        let is_removal = matches!(self.steps.front(), Some(StepOfChange::RemoveInterface(_)));
+        is_removal && self.changes.is_multiple_of(2) && {
+            let since = *self.net.borrow_mut().slow_since.get_or_insert(now);
+            now < since.after(SLOW_BEFORE)
+        }
     }
 }
 
