@@ -60,6 +60,8 @@ struct Save {
     state: Vec<u8>,
     /// The reply to the request being executed, if this state results from it.
     outcome: Option<Vec<u8>>,
+    /// It ends what others have begun.
+    ends: bool,
     /// The object has it, and others have yet to apply it: those to wait for.
     written: Option<Await>,
 }
@@ -358,7 +360,11 @@ impl Machine {
                 self.refused = None;
                 self.has_left = true;
                 match self.access {
-                    Access::One => self.activate(),
+                    Access::One => {
+                        self.share.fencing = self.record().fading.clone();
+                        self.has_fenced(now);
+                        self.activate();
+                    }
                     Access::All => {
                         self.stage = Stage::Settling;
                         self.share.inherited = Await::new(self.record());
@@ -397,7 +403,11 @@ impl Machine {
         let may_be = is_one || (self.is_holder() && self.carries_fences());
         let record = self.seen.as_ref().map(|seen| &seen.record);
         let is_settled = |awaited: &Await| is_one || record.is_some_and(|record| awaited.is_over(record));
-        if may_be && self.save.take_if(|save| save.written.as_ref().is_some_and(is_settled)).is_some() {
+        // What was sent before some of them were fenced may not have ended yet.
+        let may_end = !is_one || self.share.has_completed_fences();
+        let is_over =
+            |save: &mut Save| (may_end || !save.ends) && save.written.as_ref().is_some_and(is_settled);
+        if may_be && self.save.take_if(is_over).is_some() {
             self.out.push_back(Action::Saved(true));
         }
     }
@@ -500,10 +510,11 @@ impl Machine {
     }
 
     /// The active unit's state has changed to this, which must survive this gateway; with an outcome, as a
-    /// result of the request that it executes for another one. [`Action::Saved`] answers.
-    pub fn save(&mut self, state: Vec<u8>, outcome: Option<Vec<u8>>) {
+    /// result of the request that it executes for another one; `ends`: what others have begun is over with that.
+    /// [`Action::Saved`] answers.
+    pub fn save(&mut self, state: Vec<u8>, outcome: Option<Vec<u8>>, ends: bool) {
         if self.stage.is_holder() {
-            self.save = Some(Save { state, outcome, written: None });
+            self.save = Some(Save { state, outcome, ends, written: None });
         } else {
             self.out.push_back(Action::Saved(false));
         }
@@ -734,6 +745,7 @@ impl Machine {
             active: None,
             beat: 0,
             fence: Vec::new(),
+            fading: Vec::new(),
             next: None,
             gateways: BTreeMap::new(),
             members: BTreeMap::new(),

@@ -20,6 +20,10 @@ pub struct Record {
     /// Clients of gateways that had access to the medium, and must be fenced before another one may become active,
     /// or a change is complete.
     pub fence: Vec<String>,
+    /// The clients that were fenced for the active gateway if that alone has access to the medium, by maps that some OSDs
+    /// may not have yet: these may still execute what the clients have sent, before anything of the active one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fading: Vec<String>,
     /// The gateway to become active next, if one was requested.
     pub next: Option<Next>,
     /// The target ports of each gateway, by the gateway's name.
@@ -259,12 +263,8 @@ impl Record {
     /// The clients that have access to the medium, or are to be fenced since they had.
     pub(crate) fn clients(&self) -> Vec<String> {
         let serving = self.serving.values().map(|one| &one.client);
-        self.fence
-            .iter()
-            .chain(self.active.iter().map(|holder| &holder.client))
-            .chain(serving)
-            .cloned()
-            .collect()
+        let fences = self.fence.iter().chain(&self.fading);
+        fences.chain(self.active.iter().map(|holder| &holder.client)).chain(serving).cloned().collect()
     }
 
     /// Has the client of a gateway that serves fenced, instead.
@@ -391,6 +391,7 @@ mod tests {
             active: Some(Holder { gateway: "a".into(), client: "127.0.0.1:0/7".into() }),
             beat: 3,
             fence: vec!["127.0.0.1:0/6".into()],
+            fading: vec!["127.0.0.1:0/5".into()],
             next: Some(Next { gateway: "b".into(), by: By::Initiator }),
             gateways: [("a".into(), vec![port(1, 1)])].into(),
             members: [("a".into(), Member { process: "p".into(), takeover_ms: 5, disk: "d".into() })].into(),

@@ -17,6 +17,8 @@ pub(crate) enum GatewayEvent {
         state: Vec<u8>,
         /// The answer to another gateway's request, if it results from one.
         outcome: Option<Vec<u8>>,
+        /// It ends what others have begun.
+        ends: bool,
     },
     /// The home is in standby: the active gateway is to execute this.
     Forward(Box<Forward>),

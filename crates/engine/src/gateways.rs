@@ -477,7 +477,7 @@ impl<I: Io> Gateway<I> {
             };
         };
         match event {
-            GatewayEvent::Save { state, outcome } => machine.save(state, outcome),
+            GatewayEvent::Save { state, outcome, ends } => machine.save(state, outcome, ends),
             GatewayEvent::Forward(forward) => self.forward(&mut machine, now, *forward),
             GatewayEvent::Recall(origin) => self.recall(&mut machine, now, origin),
             GatewayEvent::Executed(outcome) => machine.executed(outcome),

@@ -64,9 +64,29 @@ impl Machine {
         match self.access {
             Access::All if self.govern(now, &mut record) || is_due => self.replace_as_holder(record),
             Access::All => self.oversee(now),
-            Access::One if is_due => self.replace_as_holder(record),
+            Access::One if self.fades(now, &mut record) || is_due => self.replace_as_holder(record),
             Access::One => None,
         }
+    }
+
+    /// As the only gateway with access to the medium: shows that all OSDs have the maps with fences. True: since now.
+    fn fades(&self, now: Duration, record: &mut Record) -> bool {
+        if !matches!(self.stage, Stage::Active | Stage::Leaving) || record.fading.is_empty() {
+            return false;
+        }
+        let complete = self.complete_fences(now);
+        record.fading.retain(|client| !complete.contains(client));
+        record.fading.is_empty() && {
+            self.apply_replies(record);
+            true
+        }
+    }
+
+    /// Whatever earlier holders have executed is in force, as they can no longer affect the medium. True: it was not shown.
+    pub(super) fn apply_replies(&self, record: &mut Record) -> bool {
+        let own = self.executing.as_ref().map(|executing| (&executing.gateway, executing.id));
+        let is_open = |(name, one): &(&String, &mut Reply)| !one.is_applied && own != Some((*name, one.id));
+        record.replies.iter_mut().filter(is_open).map(|(_, reply)| reply.is_applied = true).count() > 0
     }
 
     /// Whether it alone has access to the medium, which has not answered for so long that another gateway should try.
@@ -175,9 +195,12 @@ impl Machine {
                 self.stage = Stage::Promoting;
                 return None;
             }
-            confirmed.fence.clear();
-            // Whoever executed what was not applied can no longer affect the medium.
-            confirmed.replies.values_mut().for_each(|reply| reply.is_applied = true);
+            let fenced = std::mem::take(&mut confirmed.fence);
+            confirmed.fading.retain(|client| !fenced.contains(client));
+            confirmed.fading.extend(fenced);
+            if confirmed.fading.is_empty() {
+                self.apply_replies(&mut confirmed);
+            }
         } else {
             self.leave_those_that_serve(&mut confirmed);
         }

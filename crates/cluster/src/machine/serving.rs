@@ -73,6 +73,11 @@ impl Share {
     pub(super) fn give_up_fences(&mut self) {
         self.fenced.clear();
     }
+
+    /// Whether the object shows that those of this gateway are complete.
+    pub(super) fn has_completed_fences(&self) -> bool {
+        self.fenced.is_empty()
+    }
 }
 
 impl Machine {
@@ -124,10 +129,13 @@ impl Machine {
 
     /// Shows fences that are complete.
     pub(super) fn complete(&self, now: Duration, record: &mut Record) {
+        record.fenced(&self.complete_fences(now));
+    }
+
+    /// The clients whose fences are complete.
+    pub(super) fn complete_fences(&self, now: Duration) -> Vec<String> {
         let is_complete = |(_, fenced): &(&String, &Duration)| fenced.saturating_add(MAPS) <= now;
-        let complete: Vec<_> =
-            self.share.fenced.iter().filter(is_complete).map(|(client, _)| client.clone()).collect();
-        record.fenced(&complete);
+        self.share.fenced.iter().filter(is_complete).map(|(client, _)| client.clone()).collect()
     }
 
     /// Whether requests of this gateway to the medium make no progress. It may be called at any time.
@@ -397,7 +405,7 @@ impl Machine {
         }
         let sign = (record.epoch, record.beat);
         share.holder.get_or_insert_with(|| Watch::new(now, sign)).look(now, sign, self.interval);
-        share.fenced.retain(|client, _| record.fence.contains(client));
+        share.fenced.retain(|client, _| record.fence.contains(client) || record.fading.contains(client));
         if !share.doubtful.is_empty() {
             let known = record.clients();
             let serves = record.serving.iter();
@@ -423,12 +431,7 @@ impl Machine {
         let mut has_applied = false;
         if self.stage == Stage::Active {
             // What earlier holders have decided is in force everywhere by now.
-            let own = self.executing.as_ref().map(|executing| (&executing.gateway, executing.id));
-            let open = record
-                .replies
-                .iter_mut()
-                .filter(|(name, one)| !one.is_applied && own != Some((*name, one.id)));
-            open.for_each(|(_, reply)| (reply.is_applied, has_applied) = (true, true));
+            has_applied = self.apply_replies(record);
         }
         self.complete(now, record);
         self.shut_out_dead(record);

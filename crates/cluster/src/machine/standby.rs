@@ -76,6 +76,7 @@ impl Machine {
             // Those that serve have been configured to do so together.
             Access::One => record.serving.clone().keys().for_each(|name| record.shut_out(name)),
             Access::All => {
+                record.fence.append(&mut record.fading);
                 self.shut_out_dead(record);
                 if self.stage == Stage::Standby {
                     // An earlier process of this gateway may have requests on their way.

@@ -9,6 +9,8 @@ use cluster::{
 use std::time::Duration;
 
 const TAKEOVER: Duration = Duration::from_secs(10);
+/// All OSDs have a map after this time.
+const MAPS: Duration = Duration::from_secs(7);
 
 /// A machine and the object that it reads and replaces, both of which work.
 struct Rig {
@@ -153,6 +155,47 @@ fn one_that_withdraws_while_it_becomes_active_releases_the_unit_without_its_home
     assert_eq!(rig.next(), None);
     assert!(rig.machine.has_withdrawn());
     assert_eq!(rig.object.expect("it was written").1.active, None);
+}
+
+#[test]
+fn what_ends_others_commands_waits_until_all_osds_have_the_map_with_the_fence() {
+    let mut rig = held(TAKEOVER);
+    let reply = Reply { id: 7, outcome: vec![1], is_applied: false };
+    rig.object.as_mut().expect("it is there").1.replies = [("c".into(), reply)].into();
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.applied();
+    let (began, is_applied) =
+        (rig.now, |rig: &Rig| rig.object.as_ref().expect("it is there").1.replies["c"].is_applied);
+    assert!(!is_applied(&rig), "it may have ended others' commands as well");
+    rig.machine.save(vec![1], None, false);
+    assert_eq!(rig.next(), Some(Action::Saved(true)));
+    assert!(rig.now - began < MAPS / 2, "nothing else waits for that");
+    rig.machine.save(vec![2], None, true);
+    assert_eq!(rig.next(), Some(Action::Saved(true)));
+    assert!((MAPS..MAPS + TAKEOVER / 5).contains(&(rig.now - began)), "{:?}", rig.now - began);
+    assert!(is_applied(&rig));
+    let now = rig.now;
+    rig.machine.save(vec![3], None, true);
+    assert_eq!(rig.next(), Some(Action::Saved(true)));
+    assert!(rig.now - now < MAPS / 2, "they have it");
+}
+
+#[test]
+fn a_fence_of_which_osds_may_not_know_is_waited_for_by_the_next_holder_too() {
+    let mut rig = Rig::new();
+    let members = [("b".into(), member("theirs", TAKEOVER))].into();
+    let fading = vec!["old".into()];
+    rig.object = Some((1, Record { epoch: 1, fading, members, ..Record::default() }));
+    assert!(matches!(rig.next(), Some(Action::Promote { fence }) if fence.is_empty()));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.applied();
+    let began = rig.now;
+    rig.machine.save(vec![2], None, true);
+    assert_eq!(rig.next(), Some(Action::Saved(true)));
+    assert!(rig.now - began >= MAPS, "{:?}", rig.now - began);
 }
 
 /// A rig whose object is held by another gateway, which does nothing.
@@ -564,13 +607,13 @@ fn a_change_is_complete_when_all_that_serve_have_applied_it() {
     assert!(matches!(rig.next(), Some(Action::Activate { .. })));
     rig.machine.applied();
     rig.change(|record| _ = record.serving.insert("c".into(), serving("third", 0)));
-    rig.machine.save(vec![1], None);
+    rig.machine.save(vec![1], None, false);
     rig.pass(TAKEOVER / 10);
     assert_eq!(rig.object.as_ref().map(|(_, record)| record.change), Some(1));
     rig.change(|record| _ = record.serving.insert("c".into(), serving("third", 1)));
     assert_eq!(rig.next(), Some(Action::Saved(true)));
     // One that does not is fenced, and that takes its time to be in force at all OSDs.
-    rig.machine.save(vec![2], None);
+    rig.machine.save(vec![2], None, false);
     let began = rig.now;
     assert_eq!(rig.next(), Some(Action::Fence { clients: vec!["third".into()] }));
     rig.machine.fenced_others(rig.now, Ok(()));

@@ -27,7 +27,7 @@ impl World {
     /// A change that was acknowledged is in force at whoever can affect the medium.
     pub(super) fn check_force(&mut self, id: u16) {
         if self.access == Access::One {
-            return;
+            return self.check_ended(id);
         }
         let saved = self.object.as_ref().map(|(_, record)| ids(&record.saved)).unwrap_or_default();
         let Some(place) = saved.iter().position(|other| *other == id) else {
@@ -48,6 +48,22 @@ impl World {
         });
         if let Some(lagging) = lagging {
             self.find(|| format!("{id} was acknowledged, and {lagging} works without it"));
+        }
+    }
+
+    /// A change that ends what others have begun is acknowledged when nothing of earlier holders can take effect any more.
+    fn check_ended(&mut self, id: u16) {
+        let saved = self.object.as_ref().map(|(_, record)| ids(&record.saved)).unwrap_or_default();
+        let place = saved.iter().position(|other| *other == id);
+        let (Some(executor), Some(place), true) = (self.executed_by.get(&id), place, ends(id)) else {
+            return;
+        };
+        let least =
+            self.servers.iter().map(|server| server.map).min().unwrap_or(0).max(self.spread_by_themselves());
+        let is_out = |client: &String| self.shut_out.get(client).is_some_and(|since| *since <= least);
+        let late = |one: &&Outstanding| one.client != *executor && one.state <= place && !is_out(&one.client);
+        if let Some(late) = self.outstanding.values().find(late).map(|one| one.client.clone()) {
+            self.find(|| format!("{id} was acknowledged, and a request of {late} may yet take effect"));
         }
     }
 

@@ -233,8 +233,11 @@ impl World {
         let all = gateway.saved.iter().copied().chain([change.id]).flat_map(u16::to_be_bytes).collect();
         gateway.keeping = Some(change);
         self.executed_in.insert(change.id, gateway.epoch);
+        self.executed_by.insert(change.id, gateway.client.clone());
         let outcome = change.is_forwarded && self.mutant != Mutant::ReplyApart;
-        gateway.machine.save(all, outcome.then(|| change.id.to_be_bytes().into()));
+        let outcome = outcome.then(|| change.id.to_be_bytes().into());
+        let ends = ends(change.id) && self.mutant != Mutant::EndsUnannounced;
+        gateway.machine.save(all, outcome, ends);
         if self.mutant == Mutant::AcknowledgedEarly {
             self.promised.insert(change.id);
         }

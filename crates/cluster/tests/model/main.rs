@@ -33,6 +33,8 @@ enum Mutant {
     Unconfirmed,
     /// The reply to another gateway is not written together with the state that it reports.
     ReplyApart,
+    /// A home does not say that a change ends what others have begun.
+    EndsUnannounced,
     /// A gateway that serves does not wait for the map with the fences of which the object speaks.
     NotCaughtUp,
     /// It reports as applied what it has yet to apply.
@@ -154,6 +156,8 @@ struct Gateway {
     /// Until then it does not reach the cluster, although initiators reach it; or not its monitor.
     cut_until: u64,
     deaf_until: u64,
+    /// It has claimed the unit, and others are fenced.
+    is_promoted: bool,
     /// Between these times the medium gets nothing of it, although the pool does.
     hung: (u64, u64),
     /// And its calls to them fail at once, since one that hangs occupies the thread that makes them.
@@ -240,6 +244,7 @@ struct World {
     forwarded: u64,
     recalled: u64,
     executed_in: BTreeMap<u16, u64>,
+    executed_by: BTreeMap<u16, String>,
     applied: BTreeSet<u16>,
     next_id: u16,
     claims: u64,
@@ -286,6 +291,7 @@ impl World {
             forwarded: 0,
             recalled: 0,
             executed_in: BTreeMap::new(),
+            executed_by: BTreeMap::new(),
             applied: BTreeSet::new(),
             next_id: 0,
             claims: 0,
@@ -320,6 +326,7 @@ impl World {
             held_until: 0,
             cut_until: 0,
             deaf_until: 0,
+            is_promoted: false,
             hung: (0, 0),
             fails_until: 0,
             hanging: 0,
@@ -405,7 +412,7 @@ impl World {
                 self.post(index, SILENCE, Event::Return(Returned::Cut(action)));
             }
             // They wait for the end of what is on its way, unless its client is fenced.
-            Event::Effect(action @ (Action::Demote | Action::Reopen)) if self.hangs(index) => {
+            Event::Effect(action @ (Action::Demote | Action::Reopen)) if self.lingers(index) => {
                 self.post(index, ELECTION, Event::Return(Returned::Cut(action)));
             }
             Event::Effect(action) => match self.is_deaf(index, &action) {
@@ -506,6 +513,7 @@ impl World {
                         if ok {
                             gateway.saved.push(change.id);
                             self.promised.insert(change.id);
+                            self.executed_by.insert(change.id, gateway.client.clone());
                         }
                         let delay = self.delay();
                         self.post(index, delay, Event::Published(change, ok));
@@ -536,9 +544,17 @@ impl World {
         gateway.hung.1 > self.now && !self.shut_out.contains_key(&gateway.client)
     }
 
+    /// What a gateway that is not fenced has sent to the medium has not ended.
+    fn lingers(&self, index: usize) -> bool {
+        let client = &self.gateways[index].client;
+        let mut outstanding = self.outstanding.values();
+        !self.shut_out.contains_key(client) && outstanding.any(|one| one.client == *client)
+    }
+
     /// The medium gets nothing of it for some time.
     fn hang(&mut self, index: usize, long: u64) {
-        self.gateways[index].hung = (self.now, self.now + long);
+        let hung = &mut self.gateways[index].hung;
+        *hung = (if hung.1 > self.now { hung.0 } else { self.now }, hung.1.max(self.now + long));
     }
 
     fn active(&self) -> Vec<usize> {
@@ -572,6 +588,11 @@ impl World {
 
 fn is_of_image(action: &Action) -> bool {
     !matches!(action, Action::Read | Action::Replace { .. })
+}
+
+/// Whether a change also ends what others have begun.
+fn ends(id: u16) -> bool {
+    id % 4 == 0
 }
 
 fn ids(saved: &[u8]) -> Vec<u16> {

@@ -131,11 +131,9 @@ impl World {
             let gateway = &mut self.gateways[index];
             self.longest = self.longest.max(self.now - gateway.wrote);
             gateway.wrote = self.now;
+            gateway.is_promoted = false;
             Returned::Replaced(Ok(version))
-        } else if self.mutant == Mutant::Unconfirmed
-            && record.fence.is_empty()
-            && !self.gateways[index].is_active
-        {
+        } else if self.mutant == Mutant::Unconfirmed && self.gateways[index].is_promoted {
             Returned::Replaced(Ok(expected.unwrap_or(0)))
         } else {
             Returned::Replaced(Err(ReplaceError::Conflict))
@@ -178,7 +176,10 @@ impl World {
         match returned {
             Returned::Read(found) => gateway.machine.read(now, Ok(*found)),
             Returned::Replaced(outcome) => gateway.machine.replaced(now, outcome),
-            Returned::Promoted(outcome) => gateway.machine.promoted(outcome),
+            Returned::Promoted(outcome) => {
+                gateway.is_promoted = outcome.is_ok();
+                gateway.machine.promoted(outcome);
+            }
             Returned::FencedOthers => gateway.machine.fenced_others(now, Ok(())),
             Returned::CaughtUp(outcome) => gateway.machine.caught_up(now, outcome),
             Returned::Demoted => gateway.machine.demoted(now, Ok(())),
@@ -202,12 +203,17 @@ impl World {
         }
     }
 
+    /// The map that all servers have got from each other, if they do that in time.
+    pub(super) fn spread_by_themselves(&self) -> u64 {
+        1 + self.maps.partition_point(|at| at + SPREADS <= self.now) as u64
+    }
+
     /// The map that all servers have.
     pub(super) fn spread(&self) -> u64 {
         match self.access {
             _ if self.lags => 0,
             Access::One => 0,
-            Access::All => 1 + self.maps.partition_point(|at| at + SPREADS <= self.now) as u64,
+            Access::All => self.spread_by_themselves(),
         }
     }
 

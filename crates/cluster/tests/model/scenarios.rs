@@ -67,6 +67,7 @@ fn a_break_of_the_protocol_is_found() {
         (Mutant::FenceWithoutEpoch, 0),
         (Mutant::AcknowledgedEarly, 0),
         (Mutant::ReplyApart, 0),
+        (Mutant::EndsUnannounced, 0),
         (Mutant::Unconfirmed, 170),
     ] {
         let found = (from..1000).find(|seed| troubled(*seed, mutant).found.is_some());

@@ -117,8 +117,9 @@ impl<I: Io> Core<I> {
         let current = self.units.home_mut(unit).and_then(|home| home.current.as_ref());
         let is_other = |current: &&Current| matches!(current.origin.who, Waiter::OtherGateway(_));
         let outcome = current.filter(is_other).map(|current| current.reply.encode());
+        let ends = current.is_some_and(|current| !current.publish.aborts.is_empty());
         if let Some(gateway) = &self.units[unit].gateway {
-            if gateway.send(GatewayEvent::Save { state, outcome }).is_err() {
+            if gateway.send(GatewayEvent::Save { state, outcome, ends }).is_err() {
                 self.home_persisted(unit, false);
             }
             return;
