@@ -50,7 +50,7 @@ restarted() {
     done
 }
 
-# Twice the takeover time, and ten seconds.
+# Twice the takeover time, osd_map_delay, and three seconds.
 seconds=30
 log_in
 for gateway in a b; do until [ "$(readiness $gateway)" = 0 ]; do usleep 200000; done; done

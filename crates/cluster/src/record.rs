@@ -118,6 +118,9 @@ pub struct Member {
     pub process: String,
     /// Its takeover time, in milliseconds.
     pub takeover_ms: u64,
+    /// By then, in milliseconds, all OSDs have a new map.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub osd_map_ms: u64,
     /// What hosts rely on: the same at each gateway.
     pub disk: String,
 }
@@ -394,7 +397,11 @@ mod tests {
             fading: vec!["127.0.0.1:0/5".into()],
             next: Some(Next { gateway: "b".into(), by: By::Initiator }),
             gateways: [("a".into(), vec![port(1, 1)])].into(),
-            members: [("a".into(), Member { process: "p".into(), takeover_ms: 5, disk: "d".into() })].into(),
+            members: [(
+                "a".into(),
+                Member { process: "p".into(), takeover_ms: 5, osd_map_ms: 6, disk: "d".into() },
+            )]
+            .into(),
             requests: [("b".into(), Request { id: 1, body: vec![1] })].into(),
             replies: [("b".into(), Reply { id: 0, outcome: vec![2], is_applied: true })].into(),
             disk: Some("d".into()),

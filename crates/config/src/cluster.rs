@@ -16,6 +16,21 @@ const TAKEOVER: Duration = Duration::from_secs(10);
 const TAKEOVER_MIN: Duration = Duration::from_secs(5);
 const TAKEOVER_MAX: Duration = Duration::from_secs(120);
 
+/// Default time until all OSDs have a new map: two heartbeats, 5.9 s each at most, and some. One of those is the least.
+const OSD_MAP: Duration = Duration::from_secs(15);
+const OSD_MAP_MIN: Duration = Duration::from_secs(7);
+const OSD_MAP_MAX: Duration = Duration::from_secs(120);
+
+/// To fence a gateway, and for the others to catch up with that, beyond what is configured.
+const FENCES: Duration = Duration::from_secs(3);
+
+impl Cluster {
+    /// What a gateway has sent to a medium to which all have access takes effect within this time, or never.
+    pub fn fenced_within(&self) -> Duration {
+        self.takeover.saturating_mul(2).saturating_add(self.osd_map_delay).saturating_add(FENCES)
+    }
+}
+
 /// `Some(None)`: there is none.
 pub(super) fn cluster(
     raw: &Raw,
@@ -23,7 +38,7 @@ pub(super) fn cluster(
     problems: &mut Collector<'_>,
 ) -> Option<Option<Box<Cluster>>> {
     let Some(raw) = &raw.cluster else { return Some(None) };
-    let RawCluster { place, name, gateway, pool, conf, client, keyring, takeover } = raw;
+    let RawCluster { place, name, gateway, pool, conf, client, keyring, takeover, osd_map_delay } = raw;
     let mut label = |key, text| {
         let at: &At<String> = required(text, place, key, problems)?;
         problems.check(&at.place, scalar::label(&at.value))
@@ -44,10 +59,12 @@ pub(super) fn cluster(
     };
     let (conf, keyring) = (file(conf), file(keyring));
     let client = client.as_ref().map(|at| rbd::client(&at.value));
-    let takeover = match takeover {
-        None => Some(TAKEOVER),
-        Some(at) => problems.check(&at.place, scalar::duration(&at.value, TAKEOVER_MIN, TAKEOVER_MAX)),
+    let mut time = |option: &Text, default, least, most| match option {
+        None => Some(default),
+        Some(at) => problems.check(&at.place, scalar::duration(&at.value, least, most)),
     };
+    let takeover = time(takeover, TAKEOVER, TAKEOVER_MIN, TAKEOVER_MAX);
+    let osd_map_delay = time(osd_map_delay, OSD_MAP, OSD_MAP_MIN, OSD_MAP_MAX);
     let place = RbdImage {
         pool: pool?,
         namespace: None,
@@ -58,7 +75,8 @@ pub(super) fn cluster(
         keyring: keyring?,
         luks_passphrase_file: None,
     };
-    Some(Some(Box::new(Cluster { name: name?, gateway: gateway?, place, takeover: takeover? })))
+    let (takeover, osd_map_delay) = (takeover?, osd_map_delay?);
+    Some(Some(Box::new(Cluster { name: name?, gateway: gateway?, place, takeover, osd_map_delay })))
 }
 
 /// A way to share a LUN, by its name.
@@ -132,7 +150,8 @@ mod tests {
     #[test]
     fn a_cluster_has_a_name_a_gateway_a_pool_and_a_time() {
         let config = good(&[
-            "[cluster]\nname = 'c'\ngateway = 'a'\npool = 'p'\nconf = 'ceph.conf'\nclient = 'client.l'\ntakeover = '20s'\n",
+            "[cluster]\nname = 'c'\ngateway = 'a'\npool = 'p'\nconf = 'ceph.conf'\nclient = 'client.l'\ntakeover = '20s'\n\
+             osd_map_delay = '7s'\n",
             LUN,
         ]);
         let cluster = config.cluster.expect("there is one");
@@ -140,13 +159,16 @@ mod tests {
         assert_eq!((cluster.place.pool.as_str(), cluster.place.client.as_deref()), ("p", Some("l")));
         assert_eq!(cluster.place.conf.as_deref(), Some(Path::new("/etc/ceph.conf")));
         assert_eq!(cluster.takeover, Duration::from_secs(20));
+        assert_eq!(cluster.osd_map_delay, Duration::from_secs(7));
+        assert_eq!(cluster.fenced_within(), Duration::from_secs(50));
         assert_eq!(config.luns[0].access, Some(Access::One));
         let explicit = "[[portal]]\nlisten = '127.0.0.1:0'\n[[portal_group]]\ngroup = 1\nexplicit = true\n";
         assert!(good(&[CLUSTER, LUN, explicit]).luns[0].is_shared());
         assert_eq!(good(&[CLUSTER, &LUN.replace("one", "all")]).luns[0].access, Some(Access::All));
         let plain = good(&["[[lun]]\nram = '1M'\n"]);
         assert!(plain.cluster.is_none() && !plain.luns[0].is_shared());
-        assert_eq!(good(&[CLUSTER, LUN]).cluster.expect("there is one").takeover, super::TAKEOVER);
+        let cluster = good(&[CLUSTER, LUN]).cluster.expect("there is one");
+        assert_eq!((cluster.takeover, cluster.osd_map_delay), (super::TAKEOVER, super::OSD_MAP));
     }
 
     #[test]
@@ -162,6 +184,7 @@ mod tests {
             (["[cluster]\nname = 'c'\npool = 'p'\n", LUN], "cluster.gateway: this is missing"),
             ([&CLUSTER.replace("rbd", "rbd/disk"), LUN], "is not the name of a pool"),
             ([&(CLUSTER.to_owned() + "takeover = '1s'\n"), LUN], "choose from 5s to 120s"),
+            ([&(CLUSTER.to_owned() + "osd_map_delay = '6s'\n"), LUN], "choose from 7s to 120s"),
         ] {
             let problems = parse(&parts).expect_err("it is wrong");
             assert!(problems.contains(what), "{parts:?}: {problems}");

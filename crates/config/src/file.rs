@@ -66,6 +66,7 @@ fn cluster(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawCluste
         client: table.text("client", problems),
         keyring: table.text("keyring", problems),
         takeover: table.text_or_number("takeover", problems),
+        osd_map_delay: table.text_or_number("osd_map_delay", problems),
     }
 }
 

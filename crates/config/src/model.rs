@@ -81,6 +81,8 @@ pub struct Cluster {
     pub place: RbdImage,
     /// Time within which another gateway becomes active when one dies.
     pub takeover: Duration,
+    /// Time within which all OSDs have a new OSD map: with it they refuse a gateway that was fenced.
+    pub osd_map_delay: Duration,
 }
 
 /// How idle cores wait for work.

@@ -44,6 +44,7 @@ pub(super) struct RawCluster {
     pub(super) client: Text,
     pub(super) keyring: Text,
     pub(super) takeover: Text,
+    pub(super) osd_map_delay: Text,
 }
 
 #[derive(Default)]

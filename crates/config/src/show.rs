@@ -78,6 +78,7 @@ fn cluster(table: &mut Table, raw: &RawCluster, cluster: &Cluster) {
     image_files(table, &cluster.place);
     text(table, "client", &raw.client);
     text(table, "takeover", &raw.takeover);
+    text(table, "osd_map_delay", &raw.osd_map_delay);
 }
 
 fn image_files(table: &mut Table, place: &RbdImage) {

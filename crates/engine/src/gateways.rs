@@ -39,9 +39,6 @@ const ENDED: &str = "it no longer serves the LUN";
 /// How long a stopping daemon waits for a unit to be left to others, beyond the takeover time.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a fence may take until it is complete, beyond twice the takeover time.
-const FENCED_WITHIN: Duration = Duration::from_secs(10);
-
 /// The threads of shared units, by unit number.
 pub(crate) struct Gateways {
     cluster: Option<Box<Cluster>>,
@@ -104,7 +101,7 @@ impl Gateways {
         started.map_err(|error| format!("a thread for {}: {error}", lun.name))?;
         // Initiators must not notice the end of what hangs before its fence is complete.
         let is_for_all = unit.sharing == Some(Sharing::All);
-        let leaves = if is_for_all { cluster.takeover * 2 + FENCED_WITHIN } else { cluster.takeover };
+        let leaves = if is_for_all { cluster.fenced_within() } else { cluster.takeover };
         let (inbox, ports) = (handle.inbox(), handle.ports.clone());
         let running = Running { inbox, ended, leaves_within: leaves + LEAVE_WITHIN, ports };
         self.running.push((unit.index, running));
@@ -433,8 +430,10 @@ impl<I: Io> Gateway<I> {
     fn begin(&mut self) -> Option<Box<Machine>> {
         let store = self.store.insert(self.handle.store()?);
         let client = store.client().unwrap_or_default();
-        let takeover_ms = u64::try_from(self.cluster.takeover.as_millis()).unwrap_or(u64::MAX);
-        let member = Member { process: client.clone(), takeover_ms, disk: self.disk.clone() };
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let (process, disk) = (client.clone(), self.disk.clone());
+        let takeover_ms = millis(self.cluster.takeover);
+        let member = Member { process, takeover_ms, osd_map_ms: millis(self.cluster.osd_map_delay), disk };
         let me = Me { gateway: self.cluster.gateway.clone(), client, ports: self.ports.clone(), member };
         Some(Box::new(Machine::new(me, self.cluster.takeover, self.access)))
     }

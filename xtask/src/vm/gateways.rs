@@ -172,6 +172,7 @@ name = \"disks\"
 gateway = \"{name}\"
 pool = \"{POOL}\"
 conf = \"{conf}\"
+osd_map_delay = \"7s\"
 
 [[portal]]
 listen = \"198.18.{number}.2:3260\"

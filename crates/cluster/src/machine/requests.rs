@@ -1,9 +1,12 @@
 //! The standby gateway's side of requests that the active gateway executes.
 
 use super::{Machine, Stage};
-use crate::action::Outcome;
+use crate::action::{Access, Outcome};
 use crate::record::{Record, Request};
 use std::time::Duration;
+
+/// To fence a gateway, and catch up with that, beyond what it takes to miss it and until all OSDs know of it.
+const FENCES: Duration = Duration::from_secs(3);
 
 /// A request of this gateway.
 #[derive(Debug)]
@@ -20,9 +23,15 @@ pub(super) struct Ask {
 
 impl Machine {
     /// The home, in standby, requests that the active gateway execute this. [`Action::Answer`] answers,
-    /// within three times the takeover time. Request numbers are never reused.
+    /// within three times the takeover time, or twice the time until a change is complete that waits for a fence. Request
+    /// numbers are never reused.
     pub fn ask(&mut self, now: Duration, id: u64, body: Vec<u8>) {
-        let until = now.saturating_add(self.takeover().saturating_mul(2));
+        let mut within = self.takeover().saturating_mul(2);
+        if self.access == Access::All {
+            // The active gateway may be waiting for another one to be fenced.
+            within = within.max(self.takeover().saturating_add(self.maps()).saturating_add(FENCES));
+        }
+        let until = now.saturating_add(within);
         self.asks.push_back(Ask { id, body, until, is_sent: false, is_recalled: false });
         self.is_stale = true;
     }
@@ -66,6 +75,8 @@ impl Machine {
         let is_serving = self.stage == Stage::Serving;
         let is_settled =
             is_serving || (matches!(self.stage, Stage::Standby | Stage::Active) && self.applying == 0);
+        // It may be executed just before it is withdrawn.
+        let applies = if ask.is_recalled { self.takeover() } else { self.takeover().max(self.maps()) };
         let is_over = now >= ask.until || self.withdrawn || self.is_clashing;
         match reply {
             // The home may be waiting for the end of a recalled one before it applies anything else.
@@ -77,7 +88,7 @@ impl Machine {
             // This gateway's claim dropped it.
             None if self.stage == Stage::Active => Some(Outcome::NotExecuted),
             None if !ask.is_sent && is_over => Some(Outcome::NotExecuted),
-            _ if now >= ask.until.saturating_add(self.takeover()) => Some(Outcome::Unknown),
+            _ if now >= ask.until.saturating_add(applies) => Some(Outcome::Unknown),
             _ => None,
         }
     }

@@ -12,10 +12,6 @@ use crate::record::{Record, Serving};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// By then every OSD has the map with a fence: they exchange maps with their heartbeats, at most six seconds apart.
-/// Until then another client that is fenced, and does not know it, could write there, and be overwritten by the first.
-const MAPS: Duration = Duration::from_secs(7);
-
 /// What a gateway knows of the others, and they of it.
 /// Its fields are what begins anew, together, with a new client.
 #[derive(Debug, Default)]
@@ -124,7 +120,16 @@ impl Machine {
 
     /// When a fence is complete that is not.
     pub(super) fn completes_at(&self) -> Option<Duration> {
-        self.share.fenced.values().min().map(|fenced| fenced.saturating_add(MAPS))
+        let maps = self.maps();
+        self.share.fenced.values().min().map(|fenced| fenced.saturating_add(maps))
+    }
+
+    /// By then every OSD has the map with a fence, as far as any gateway knows. Until then another client that is fenced,
+    /// and does not know it, could write there, and be overwritten by the first.
+    pub(super) fn maps(&self) -> Duration {
+        let theirs = self.record().members.values().map(|member| member.osd_map_ms);
+        let longest = theirs.fold(self.me.member.osd_map_ms, u64::max);
+        Duration::from_millis(longest)
     }
 
     /// Shows fences that are complete.
@@ -134,7 +139,8 @@ impl Machine {
 
     /// The clients whose fences are complete.
     pub(super) fn complete_fences(&self, now: Duration) -> Vec<String> {
-        let is_complete = |(_, fenced): &(&String, &Duration)| fenced.saturating_add(MAPS) <= now;
+        let maps = self.maps();
+        let is_complete = |(_, fenced): &(&String, &Duration)| fenced.saturating_add(maps) <= now;
         self.share.fenced.iter().filter(is_complete).map(|(client, _)| client.clone()).collect()
     }
 

@@ -1,6 +1,7 @@
 //! A single machine, whose calls end as a test decides.
 
 mod calls;
+mod maps;
 
 use cluster::{
     Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, ReplaceError, Reply, Role,
@@ -25,7 +26,12 @@ fn set_disk(record: &mut Record, disk: &str) {
 }
 
 fn member(process: &str, takeover: Duration) -> Member {
-    Member { process: process.into(), takeover_ms: takeover.as_millis() as u64, disk: "512".into() }
+    Member {
+        process: process.into(),
+        takeover_ms: takeover.as_millis() as u64,
+        osd_map_ms: MAPS.as_millis() as u64,
+        disk: "512".into(),
+    }
 }
 
 fn port(id: u16) -> Port {
@@ -155,47 +161,6 @@ fn one_that_withdraws_while_it_becomes_active_releases_the_unit_without_its_home
     assert_eq!(rig.next(), None);
     assert!(rig.machine.has_withdrawn());
     assert_eq!(rig.object.expect("it was written").1.active, None);
-}
-
-#[test]
-fn what_ends_others_commands_waits_until_all_osds_have_the_map_with_the_fence() {
-    let mut rig = held(TAKEOVER);
-    let reply = Reply { id: 7, outcome: vec![1], is_applied: false };
-    rig.object.as_mut().expect("it is there").1.replies = [("c".into(), reply)].into();
-    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
-    rig.machine.promoted(Ok(()));
-    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
-    rig.machine.applied();
-    let (began, is_applied) =
-        (rig.now, |rig: &Rig| rig.object.as_ref().expect("it is there").1.replies["c"].is_applied);
-    assert!(!is_applied(&rig), "it may have ended others' commands as well");
-    rig.machine.save(vec![1], None, false);
-    assert_eq!(rig.next(), Some(Action::Saved(true)));
-    assert!(rig.now - began < MAPS / 2, "nothing else waits for that");
-    rig.machine.save(vec![2], None, true);
-    assert_eq!(rig.next(), Some(Action::Saved(true)));
-    assert!((MAPS..MAPS + TAKEOVER / 5).contains(&(rig.now - began)), "{:?}", rig.now - began);
-    assert!(is_applied(&rig));
-    let now = rig.now;
-    rig.machine.save(vec![3], None, true);
-    assert_eq!(rig.next(), Some(Action::Saved(true)));
-    assert!(rig.now - now < MAPS / 2, "they have it");
-}
-
-#[test]
-fn a_fence_of_which_osds_may_not_know_is_waited_for_by_the_next_holder_too() {
-    let mut rig = Rig::new();
-    let members = [("b".into(), member("theirs", TAKEOVER))].into();
-    let fading = vec!["old".into()];
-    rig.object = Some((1, Record { epoch: 1, fading, members, ..Record::default() }));
-    assert!(matches!(rig.next(), Some(Action::Promote { fence }) if fence.is_empty()));
-    rig.machine.promoted(Ok(()));
-    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
-    rig.machine.applied();
-    let began = rig.now;
-    rig.machine.save(vec![2], None, true);
-    assert_eq!(rig.next(), Some(Action::Saved(true)));
-    assert!(rig.now - began >= MAPS, "{:?}", rig.now - began);
 }
 
 /// A rig whose object is held by another gateway, which does nothing.

@@ -146,7 +146,7 @@ fn serving(seed: u64, count: usize) -> World {
 }
 
 /// How long initiators must wait for a path.
-const PATIENCE: u64 = 2 * TAKEOVER + 8_000;
+const PATIENCE: u64 = 2 * TAKEOVER + MAPS + 1_000;
 
 #[test]
 fn one_that_dies_hangs_or_is_cut_off_is_fenced_in_time_and_the_others_serve_on() {

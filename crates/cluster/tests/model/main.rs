@@ -18,6 +18,8 @@ const BLOCKS: usize = 3;
 const SILENCE: u64 = 3_000;
 /// How long it waits for the monitors.
 const ELECTION: u64 = 30_000;
+/// What gateways are configured for.
+const MAPS: u64 = 7_000;
 /// All servers have a map after this time.
 const SPREADS: u64 = 6_500;
 
@@ -315,7 +317,12 @@ impl World {
             gateway: format!("g{index}"),
             client: client.clone(),
             ports: vec![Port { id: number, group: number, name: format!("port{index}"), state: 0 }],
-            member: Member { process: client.clone(), takeover_ms: TAKEOVER, disk: String::new() },
+            member: Member {
+                process: client.clone(),
+                takeover_ms: TAKEOVER,
+                osd_map_ms: MAPS,
+                disk: String::new(),
+            },
         };
         Gateway {
             machine: Machine::new(me, Duration::from_millis(TAKEOVER), self.access),
@@ -592,7 +599,7 @@ fn is_of_image(action: &Action) -> bool {
 
 /// Whether a change also ends what others have begun.
 fn ends(id: u16) -> bool {
-    id % 4 == 0
+    id.is_multiple_of(4)
 }
 
 fn ids(saved: &[u8]) -> Vec<u16> {

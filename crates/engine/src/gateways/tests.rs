@@ -105,7 +105,8 @@ impl Forwarding {
         let home = HomeSender { unit: 0, core: 0, cores: vec![mailbox.sender(0)] };
         let (mut gateway, _) =
             Gateway::of(cluster, lun, &units[0].view.unit, &handle, home).expect("it is shared");
-        let member = Member { process: "a".into(), takeover_ms: 10_000, disk: gateway.disk.clone() };
+        let (process, disk) = ("a".into(), gateway.disk.clone());
+        let member = Member { process, takeover_ms: 10_000, osd_map_ms: 15_000, disk };
         let me =
             Me { gateway: "a".into(), client: "192.0.2.1:0/1".into(), ports: gateway.ports.clone(), member };
         gateway.machine = Some(Box::new(Machine::new(me, cluster.takeover, Access::One)));

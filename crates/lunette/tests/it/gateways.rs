@@ -67,7 +67,7 @@ fn gateway_with(
     let admin = socket(directory, name);
     let admin = admin.display();
     let text = format!(
-        "admin = \"{admin}\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\ntakeover = \"{}s\"\n\
+        "admin = \"{admin}\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\ntakeover = \"{}s\"\nosd_map_delay = \"7s\"\n\
          [[portal]]\nlisten = \"127.0.0.1:0\"\ngroup = {group}\n\
          [[portal_group]]\ngroup = {group}\nexplicit = true\n\
          [[lun]]\nname = \"disk\"\nrbd = \"{POOL}/disk\"\nconf = \"{conf}\"\naccess = \"{access}\"\n\

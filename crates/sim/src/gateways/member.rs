@@ -2,7 +2,7 @@
 
 use super::change::Change;
 use super::image::Image;
-use super::plan::Plan;
+use super::plan::{OSD_MAP_DELAY, Plan};
 use super::rados::Client;
 use super::reloads::Reload;
 use crate::directory::Directory;
@@ -167,7 +167,8 @@ impl Member {
         config.cores = (0..self.cores).collect();
         config.portals.iter_mut().for_each(|portal| portal.cores.clone_from(&config.cores));
         config.luns.iter_mut().for_each(|lun| lun.access = Some(plan.access));
-        config.cluster.iter_mut().for_each(|cluster| cluster.takeover = plan.takeover);
+        let times = (plan.takeover, OSD_MAP_DELAY);
+        config.cluster.iter_mut().for_each(|cluster| (cluster.takeover, cluster.osd_map_delay) = times);
         config
     }
 

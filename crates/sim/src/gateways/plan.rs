@@ -9,6 +9,9 @@ use config::Access;
 use fastrand::Rng;
 use std::time::Duration;
 
+/// How long a fence may take until all OSDs have its map, as gateways are configured.
+pub(super) const OSD_MAP_DELAY: Duration = Duration::from_secs(7);
+
 /// What a seed makes of the world.
 /// Its fields are the choices that a seed makes, one for each.
 pub(super) struct Plan {
@@ -146,7 +149,8 @@ impl Plan {
     /// clock, and until what is slow has arrived.
     pub(super) fn gives_up(&self) -> Option<Duration> {
         let slow = if self.slow > 0 { Duration::from_secs(60) } else { Duration::ZERO };
-        self.is_for_all().then(|| (self.takeover * 2 + Duration::from_secs(10)) * 1000 / 800 + slow)
+        self.is_for_all()
+            .then(|| (self.takeover * 2 + OSD_MAP_DELAY + Duration::from_secs(3)) * 1000 / 800 + slow)
     }
 
     /// Leaves this out.
