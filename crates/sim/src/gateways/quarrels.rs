@@ -51,7 +51,8 @@ impl Quarrel {
                 (plan.slow, plan.fault_micros) = (0, None);
                 plan.takeover = Duration::from_secs(2);
                 plan.mishap_millis = Some(10_000);
-                plan.orders = plan.orders.min(50);
+                // Reservations would have most writes refused, and resets would end them.
+                (plan.orders, plan.resets, plan.preempts) = (0, 0, false);
                 (plan.thinks, plan.pause_micros) = (Duration::from_millis(100), 50_000);
                 plan.work = Duration::from_secs(rng.u64(60..180));
             }
