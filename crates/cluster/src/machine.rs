@@ -228,6 +228,9 @@ impl Machine {
             self.lose();
             return self.next(now);
         }
+        if self.leaves_change_behind() {
+            return self.next(now);
+        }
         if self.stage == Stage::Leaving && now.saturating_sub(self.leaving_since) >= self.takeover() {
             // One of its operations hangs. Whoever claims the unit fences it, and thus ends the operation.
             self.not_before = now.saturating_add(self.takeover());
@@ -393,7 +396,7 @@ impl Machine {
 
     fn activate(&mut self) {
         self.stage = Stage::Activating;
-        (self.adopted, self.share.serves) = (None, true);
+        (self.adopted, self.share.serves, self.share.left_change) = (None, true, false);
         self.apply(Action::Activate { saved: self.record().saved.clone() });
     }
 
@@ -513,7 +516,7 @@ impl Machine {
     /// result of the request that it executes for another one; `ends`: what others have begun is over with that.
     /// [`Action::Saved`] answers.
     pub fn save(&mut self, state: Vec<u8>, outcome: Option<Vec<u8>>, ends: bool) {
-        if self.stage.is_holder() {
+        if self.stage.is_holder() && !self.share.left_change {
             self.save = Some(Save { state, outcome, ends, written: None });
         } else {
             self.out.push_back(Action::Saved(false));

@@ -71,7 +71,8 @@ impl Machine {
 
     /// As the only gateway with access to the medium: shows that all OSDs have the maps with fences. True: since now.
     fn fades(&self, now: Duration, record: &mut Record) -> bool {
-        if !matches!(self.stage, Stage::Active | Stage::Leaving) || record.fading.is_empty() {
+        let serves = matches!(self.stage, Stage::Active | Stage::Leaving);
+        if !serves || self.share.left_change || record.fading.is_empty() {
             return false;
         }
         let complete = self.complete_fences(now);
@@ -151,6 +152,18 @@ impl Machine {
         (self.stage, self.leaving_since) = (Stage::Leaving, now);
         self.apply(Action::Deactivate { lost: false });
         self.out.pop_front()
+    }
+
+    /// Going to standby, which the home does after the change that it is about to make: if that ends others' commands, it
+    /// would wait until all OSDs have the maps with fences. The next holder waits for them, and answers.
+    pub(super) fn leaves_change_behind(&mut self) -> bool {
+        let would_wait = self.stage == Stage::Leaving && self.access == Access::One;
+        if !would_wait || self.share.has_completed_fences() || self.save.take_if(|save| save.ends).is_none() {
+            return false;
+        }
+        (self.executing, self.share.left_change) = (None, true);
+        self.out.push_back(Action::Saved(false));
+        true
     }
 
     /// Replaces the object while it is this gateway's, with state to be saved.

@@ -47,6 +47,9 @@ pub(super) struct Share {
     pub(super) was_to_be_fenced: bool,
     /// As the holder: what earlier ones have decided.
     pub(super) inherited: Await,
+    /// The object may have a change that its home has undone, since it goes to standby: it saves nothing over that, and
+    /// does not show it as applied.
+    pub(super) left_change: bool,
     /// When the object was last seen.
     looked: Option<Duration>,
     /// Before it serves: clients whose gateways have yet to show that they are alive, or to be fenced.

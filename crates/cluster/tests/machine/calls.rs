@@ -190,3 +190,58 @@ fn one_that_serves_and_cannot_write_the_object_stops_although_it_has_claimed_the
         assert_eq!(rig.cut_off(), Some(Action::Deactivate { lost: false }));
     }
 }
+
+/// A rig that has just taken over from a gateway that was fenced.
+fn taken_over() -> Rig {
+    let mut rig = held(TAKEOVER);
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.applied();
+    rig
+}
+
+#[test]
+fn one_that_leaves_soon_after_a_takeover_leaves_what_ends_others_commands_to_the_next_holder() {
+    for (before, id) in [(false, None), (true, None), (false, Some(7)), (true, Some(7))] {
+        let mut rig = taken_over();
+        if let Some(id) = id {
+            rig.change(|record| {
+                record.requests.insert("b".into(), Request { id, body: vec![1] });
+            });
+            assert_eq!(rig.next(), Some(Action::Execute { body: vec![1] }));
+        }
+        let began = rig.now;
+        let outcome = id.map(|_| vec![2]);
+        // Its home goes to standby after it has made the change.
+        if before {
+            rig.machine.save(vec![1], outcome.clone(), true);
+            rig.pass(TAKEOVER / 10);
+        }
+        leave(&mut rig);
+        if !before {
+            rig.machine.save(vec![1], outcome, true);
+        }
+        assert_eq!(rig.next(), Some(Action::Saved(false)));
+        assert!(rig.now - began < TAKEOVER / 5, "{:?}", rig.now - began);
+        rig.machine.executed(vec![3]);
+        // The same holds for whatever comes with it.
+        rig.machine.save(vec![4], None, false);
+        assert_eq!(rig.next(), Some(Action::Saved(false)));
+        rig.pass(TAKEOVER * 9 / 10);
+        let reply = rig.record().replies.get("b").cloned();
+        let kept = Reply { id: 7, outcome: vec![2], is_applied: false };
+        assert_eq!(
+            reply,
+            (before && id.is_some()).then_some(kept),
+            "it may be in force at the next holder only"
+        );
+        assert_eq!(rig.record().saved, if before { vec![1] } else { vec![] });
+        rig.machine.applied();
+        assert_eq!(rig.next(), Some(Action::Demote));
+        rig.machine.demoted(rig.now, Ok(()));
+        rig.pass(TAKEOVER / 10);
+        assert_eq!((rig.record().active.clone(), rig.record().fence.len()), (None, 0));
+        assert_eq!(rig.record().fading, ["other"], "the next holder waits");
+    }
+}

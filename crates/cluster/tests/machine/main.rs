@@ -4,8 +4,8 @@ mod calls;
 mod maps;
 
 use cluster::{
-    Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, ReplaceError, Reply, Role,
-    Serving,
+    Access, Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, ReplaceError, Reply,
+    Request, Role, Serving,
 };
 use std::time::Duration;
 

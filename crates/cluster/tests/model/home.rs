@@ -155,7 +155,8 @@ impl World {
         let newest = gateway.saved.len();
         let is_old = |(state, _): &(usize, u64)| self.access == Access::All && *state < newest;
         let has_old = gateway.in_flight.values().any(is_old);
-        let has_left = gateway.leaves && gateway.in_flight.is_empty();
+        let changes = gateway.keeping.is_some() || gateway.publishing;
+        let has_left = gateway.leaves && gateway.in_flight.is_empty() && !changes;
         let begun = if has_left { std::mem::take(&mut gateway.begun) } else { 0 };
         let has_adopted = gateway.adopting && !has_old;
         gateway.leaves &= !has_left;
@@ -259,6 +260,7 @@ impl World {
             gateway.machine.executed(if ok { change.id.to_be_bytes().into() } else { Vec::new() });
         }
         self.post(index, 0, Event::Home);
+        self.settle(index);
         self.turn(index);
     }
 }

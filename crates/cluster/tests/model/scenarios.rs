@@ -111,6 +111,34 @@ fn another_is_active_in_time_when_the_one_that_was_dies_hangs_or_is_cut_off() {
 }
 
 #[test]
+fn one_that_has_just_taken_over_hands_over_at_once() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 3 + seed as usize % 6, false, Mutant::None);
+        let fault_at = 20_000 + world.rng.u64(..5_000);
+        world.run(fault_at, |_| ());
+        let victim = world.active()[0];
+        world.kill(victim, None);
+        while world.active().is_empty() {
+            world.run(world.now + 100, |_| ());
+        }
+        let until = world.now + world.rng.u64(..4_000);
+        world.run(until, |_| ());
+        let holder = world.active()[0];
+        let other =
+            (0..world.gateways.len()).find(|index| ![victim, holder].contains(index)).expect("a third");
+        world.gateways[other].machine.want(By::Person);
+        // Each looks at the object every fifth of the time.
+        world.run(world.now + TAKEOVER * 3 / 5, |_| ());
+        assert_eq!(
+            (world.found.clone(), world.active(), world.claims),
+            (None, vec![other], 3),
+            "seed {seed}"
+        );
+        assert_eq!(world.gateways[holder].clients, 0, "seed {seed}: it was fenced");
+    }
+}
+
+#[test]
 fn one_whose_medium_hangs_hands_over_in_time() {
     for seed in 0..14 {
         let mut world = World::new(seed, 2 + seed as usize % 7, false, Mutant::None);
