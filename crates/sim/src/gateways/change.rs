@@ -6,7 +6,7 @@ use super::post::What;
 use super::rados::Client;
 use engine::world::Answer;
 use std::time::Duration;
-use store::lane::Failover as _;
+use store::calls::Medium as _;
 use store::rados::SILENCE;
 use store::rbd::roles::{self, Attempt, Named};
 
@@ -103,14 +103,12 @@ impl Scene {
                 Kind::Promote { attempt, fence } => roles.promote(named, *attempt, fence, |_| {}),
                 Kind::CatchUp { attempt } => roles.catch_up(named, *attempt, |_| {}),
                 Kind::Fence { clients } => roles.fence(named, clients, &one.image.now().address()),
-                Kind::Demote | Kind::Reopen => roles.release(named),
+                Kind::Demote => roles.release(named, one.image.shared()),
+                Kind::Reopen => roles.retire(named, one.image.shared(), false),
             };
             let ask = match change.replay.asks() {
                 Some(ask) => ask,
-                // Of one that was shut out there is nothing to release.
-                None if change.kind == Kind::Reopen && (outcome.is_ok() || one.image.is_fenced()) => {
-                    Ask::Open
-                }
+                None if change.kind == Kind::Reopen && outcome.is_ok() => Ask::Open,
                 None => return self.change_ends(member, outcome),
             };
             match ask {

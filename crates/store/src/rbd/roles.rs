@@ -308,11 +308,16 @@ impl Roles {
         !named.read_only && !self.are_for_all()
     }
 
+    /// Whether the client may be about to write what another one has to have it fenced for.
+    fn may_write_late(&self, shared: &Shared) -> bool {
+        self.has_lost_lock.load(Ordering::Relaxed) || shared.has_abandoned_of(self.client())
+    }
+
     /// Releases the lock, once everything started has ended.
     ///
     /// # Errors
-    /// When it could not be released.
-    pub fn release(&self, named: Named<'_>) -> Result<(), String> {
+    /// When it could not be released, or something may end later than that.
+    pub fn release(&self, named: Named<'_>, shared: &Shared) -> Result<(), String> {
         let failed = |what: &'static str| move |error| self.failed(named.name, what, error);
         let image = named.image;
         if self.are_for_all() {
@@ -320,11 +325,32 @@ impl Roles {
             let is_over = self.is_fenced() || self.have_abandoned(self.client());
             return if is_over { Ok(()) } else { image.flush().map_err(failed("flushing it")) };
         }
-        if self.locks(named) && !self.is_fenced() && image.owns_lock().map_err(failed("its lock"))? {
+        if !self.locks(named) || self.is_fenced() {
+            return Ok(());
+        }
+        if self.may_write_late(shared) {
+            return Err(format!("{}: what this client has written may still be on its way", named.name));
+        }
+        if image.owns_lock().map_err(failed("its lock"))? {
             image.flush().map_err(failed("flushing it"))?;
             image.unlock().map_err(failed("its lock cannot be released"))?;
         }
         Ok(())
+    }
+
+    /// The same before another client replaces this one. If it does not let go of the image, which is not waited for,
+    /// whoever uses that next has it fenced: the gateways still know it as one that has access. `is_lost`: the medium
+    /// has not answered.
+    ///
+    /// # Errors
+    /// When it could not be released, and nothing shows that it hangs.
+    pub fn retire(&self, named: Named<'_>, shared: &Shared, is_lost: bool) -> Result<(), String> {
+        if !self.are_for_all() && (is_lost || self.may_write_late(shared)) {
+            return Ok(());
+        }
+        let released = self.release(named, shared);
+        // A fenced client has nothing to release.
+        if self.is_fenced() { Ok(()) } else { released }
     }
 
     fn failed(&self, name: &str, what: &str, error: i32) -> String {
@@ -469,11 +495,8 @@ impl Failover for RbdStore {
     fn reopen(&self) -> Result<(), String> {
         self.deactivate();
         self.change(|store| {
-            let released = store.release();
-            // A fenced client has nothing to release.
-            if !store.is_fenced() {
-                released?;
-            }
+            let is_lost = store.is_lost.load(Ordering::Relaxed);
+            store.roles.retire(store.named(&store.image()), &store.shared, is_lost)?;
             store.replace_client()
         })
         .unwrap_or_else(|| self.unanswered())
@@ -505,7 +528,7 @@ impl RbdStore {
     }
 
     fn release(&self) -> Result<(), String> {
-        self.roles.release(self.named(&self.image()))
+        self.roles.release(self.named(&self.image()), &self.shared)
     }
 
     /// Becomes a new client. The calls of the old one end, and no longer count.

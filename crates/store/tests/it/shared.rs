@@ -146,6 +146,10 @@ impl Backend<Uring> for Slow {
 #[derive(Default)]
 struct Cluster {
     asked: Mutex<Vec<String>>,
+    /// The client has the lock.
+    owns: bool,
+    /// A flush would wait for something that does not end.
+    hangs: bool,
 }
 
 impl Cluster {
@@ -169,7 +173,7 @@ impl Exclusive for Cluster {
     }
 
     fn owns_lock(&self) -> Result<bool, i32> {
-        self.ask("owns").map(|()| false)
+        self.ask("owns").map(|()| self.owns)
     }
 
     fn lock_owner(&self) -> Result<Option<String>, i32> {
@@ -189,6 +193,7 @@ impl Exclusive for Cluster {
     }
 
     fn flush(&self) -> Result<(), i32> {
+        assert!(!self.hangs, "nothing is to wait for this");
         self.ask("flush")
     }
 
@@ -263,6 +268,53 @@ fn another_one_should_take_over_from_a_gateway_that_has_lost_its_lock() {
         .promote(named(&Cluster::default()), store.roles.attempt(), &[], |_| {})
         .expect("it is active");
     assert!(!store.is_stuck());
+}
+
+#[test]
+fn a_client_whose_write_hangs_is_replaced_without_waiting_for_it_also_once_it_is_fenced() {
+    let store = Slow::new(Access::One);
+    let mut rig = rig(&store);
+    rig.begin(rig.write_op(0));
+    assert_eq!((rig.reports(), store.is_stuck()), (vec![UNAVAILABLE], true));
+    store.roles.deactivate();
+    let cluster = Cluster { owns: true, hangs: true, ..Cluster::default() };
+    let retire = |is_lost| store.roles.retire(named(&cluster), &store.shared, is_lost);
+    retire(false).expect("the gateways know that it has access");
+    store.roles.notice_fence();
+    retire(false).expect("it is fenced");
+    store.roles.renew();
+    retire(true).expect("its medium does not answer");
+    assert_eq!(cluster.was_asked(), "");
+}
+
+#[test]
+fn a_client_that_is_replaced_while_nothing_hangs_releases_its_lock() {
+    let store = Slow::new(Access::One);
+    store.roles.deactivate();
+    let cluster = Cluster { owns: true, ..Cluster::default() };
+    store.roles.retire(named(&cluster), &store.shared, false).expect("it answers");
+    assert_eq!(cluster.was_asked(), "owns, flush, unlock");
+}
+
+#[test]
+fn what_may_still_reach_the_medium_is_not_handed_over() {
+    let cluster = Cluster { owns: true, ..Cluster::default() };
+    let store = Slow::new(Access::One);
+    let release = |cluster: &Cluster| store.roles.release(named(cluster), &store.shared);
+    let mut rig = rig(&store);
+    rig.begin(rig.write_op(0));
+    assert_eq!(rig.reports(), [UNAVAILABLE]);
+    let why = release(&cluster).expect_err("another one would not have it fenced");
+    assert!(why.contains("on its way"), "{why}");
+    store.answer(0);
+    rig.reports();
+    release(&cluster).expect("it has ended");
+    // Somebody has removed its lock, and it did not find out before a write.
+    store.roles.notice_lock(true);
+    assert!(release(&Cluster::default()).is_err());
+    store.roles.notice_fence();
+    release(&Cluster::default()).expect("it is fenced");
+    assert_eq!(cluster.was_asked(), "owns, flush, unlock");
 }
 
 #[test]
@@ -398,7 +450,7 @@ fn an_abandoned_client_waits_for_nothing_and_a_new_one_is_not_stuck_with_its_cal
     let cluster = Cluster::default();
     let late = store.roles.catch_up(named(&cluster), store.roles.attempt(), |_| {});
     assert!(late.is_err() && !store.roles.accepts(), "it is not used any more");
-    store.roles.release(named(&cluster)).expect("nothing of it is waited for");
+    store.roles.release(named(&cluster), &store.shared).expect("nothing of it is waited for");
     assert_eq!(cluster.was_asked(), "map, size");
 
     store.roles.renew();
@@ -472,7 +524,7 @@ fn gateways_that_all_write_take_no_lock() {
     roles.promote(named(&cluster), roles.attempt(), &["c".into()], |_| {}).expect("it takes over");
     assert_eq!((roles.accepts(), cluster.was_asked().as_str()), (true, "fence c, map, size"));
     roles.deactivate();
-    roles.release(named(&cluster)).expect("it leaves");
+    roles.release(named(&cluster), &Shared::new().expect("descriptors")).expect("it leaves");
     assert_eq!((roles.accepts(), cluster.was_asked().as_str()), (false, "flush"));
     roles.fence(named(&cluster), &["me".into()], "me").expect("it has itself fenced");
     assert_eq!((roles.is_fenced(), cluster.was_asked().as_str()), (true, "fence me"));
