@@ -336,9 +336,10 @@ impl Record {
 /// Whether this is an address as in the monitors' blocklist: `IP:PORT/NONCE`.
 fn is_address(client: &str) -> bool {
     let plain = ["any:", "v1:", "v2:"].iter().find_map(|kind| client.strip_prefix(kind)).unwrap_or(client);
-    let is_both =
-        |(socket, nonce): (&str, &str)| socket.parse::<SocketAddr>().is_ok() && nonce.parse::<u32>().is_ok();
-    plain.rsplit_once('/').is_some_and(is_both)
+    let is_socket = |socket: &str| !socket.contains('%') && socket.parse::<SocketAddr>().is_ok();
+    let is_nonce =
+        |nonce: &str| nonce.bytes().all(|byte| byte.is_ascii_digit()) && nonce.parse::<u32>().is_ok();
+    plain.rsplit_once('/').is_some_and(|(socket, nonce)| is_socket(socket) && is_nonce(nonce))
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -459,9 +460,16 @@ mod tests {
             for client in ["192.0.2.1:0/1", "v1:192.0.2.1:6789/1", "[2001:db8::1]:0/4294967295"] {
                 assert_eq!(Record::decode(&record(client).encode()), Ok(record(client)));
             }
-            for client in
-                ["", "c", "192.0.2.1:0", "192.0.2.1/1", "192.0.2.1:0/1\0", "192.0.2.1:0/1\",\"x\":\""]
-            {
+            for client in [
+                "",
+                "c",
+                "192.0.2.1:0",
+                "192.0.2.1/1",
+                "192.0.2.1:0/1\0",
+                "192.0.2.1:0/1\",\"x\":\"",
+                "192.0.2.1:0/+5",
+                "[fe80::1%1]:0/1",
+            ] {
                 let damaged = Record::decode(&record(client).encode());
                 assert!(matches!(damaged, Err(Damaged::Other(why)) if why.contains("address")), "{client:?}");
             }
