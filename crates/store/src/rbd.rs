@@ -76,7 +76,6 @@ pub struct RbdStore {
     roles: Roles,
     /// Changes of them: one at a time.
     changes: Bounded,
-    extents: Extents,
     /// For threads that do what may hang.
     itself: Weak<RbdStore>,
     shared: Arc<Shared>,
@@ -100,6 +99,7 @@ struct Client {
     image: Option<Arc<Image>>,
     number: u64,
     address: String,
+    extents: Extents,
 }
 
 /// The probe of the cluster: one at a time.
@@ -174,14 +174,18 @@ impl RbdStore {
 }
 
 impl Client {
+    fn new(image: Image, number: u64, address: String) -> Client {
+        Client { image: Some(Arc::new(image)), number, address, extents: Extents::default() }
+    }
+
     fn image(&self) -> Arc<Image> {
         self.image.clone().expect("it is closed when its store is dropped")
     }
 
     /// Has a thread find what is allocated.
-    fn find(&self, extents: &Extents, mut call: Box<Call>) -> Result<(), Box<Call>> {
+    fn find(&self, mut call: Box<Call>) -> Result<(), Box<Call>> {
         call.client = self.number;
-        extents.start(self.image(), call)
+        self.extents.start(self.image(), call)
     }
 
     /// Gives a call to librbd.
@@ -276,7 +280,7 @@ impl Medium for RbdStore {
             return Err(call);
         }
         match call.work {
-            Work::Extent { .. } => open.find(&self.extents, call),
+            Work::Extent { .. } => open.find(call),
             Work::Read { .. }
             | Work::Write { .. }
             | Work::Zero { .. }
@@ -286,7 +290,7 @@ impl Medium for RbdStore {
     }
 
     fn withdraw(&self, number: u64) {
-        self.extents.withdraw(number);
+        self.open().extents.withdraw(number);
     }
 }
 
@@ -351,7 +355,8 @@ impl Drop for RbdStore {
 }
 
 /// Closes an image on a thread.
-fn close(image: Option<Arc<Image>>) {
+fn close<I: Send + 'static>(image: Option<I>) {
+    let Some(image) = image else { return };
     let count = |change: fn(&mut usize)| {
         change(&mut CLOSING.0.lock().unwrap_or_else(PoisonError::into_inner));
         CLOSING.1.notify_all();

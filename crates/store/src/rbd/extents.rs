@@ -14,14 +14,14 @@ const WINDOW_BYTES: u64 = 256 << 20;
 /// objects of a window, and all of them should end long before they are given up.
 const QUERIES_MAX: usize = 32;
 
-/// What the queries are for: an image.
+/// What the queries are for: an image. It is closed when it is dropped, which may take long.
 pub(super) trait Allocation: Send + Sync + 'static {
     /// Finds whether anything is allocated from there on, and how far that applies, within this many bytes.
     /// Blocks.
     fn extent(&self, offset: u64, len: u64) -> Result<(bool, u64), i32>;
 }
 
-/// Queries, handled one at a time on a thread that is started with the first of them.
+/// Queries of one client, handled one at a time on a thread that is started with the first of them.
 pub(super) struct Extents<I: Allocation = Image> {
     queue: Arc<Queue<I>>,
     has_thread: OnceLock<bool>,
@@ -73,22 +73,24 @@ impl<I: Allocation> Extents<I> {
         let at = state.waiting.iter().position(|(_, call)| call.is_numbered(number));
         let withdrawn = at.and_then(|at| state.waiting.remove(at));
         drop(state);
-        if let Some((_, mut call)) = withdrawn {
-            call.answer = -i64::from(Errno::CANCELED.raw_os_error());
-            Call::answered(call);
+        if let Some((_, call)) = withdrawn {
+            cancel(call);
         }
     }
 }
 
-/// Nobody waits for the rest.
+/// The rest is not begun. What has begun is not waited for.
 impl<I: Allocation> Drop for Extents<I> {
     fn drop(&mut self) {
         let mut state = self.queue.state();
         state.is_closed = true;
         let rest = std::mem::take(&mut state.waiting);
         drop(state);
-        drop(rest);
         self.queue.changed.notify_one();
+        for (image, call) in rest {
+            drop(image);
+            cancel(call);
+        }
     }
 }
 
@@ -112,11 +114,17 @@ fn start_thread<I: Allocation>(queue: &Arc<Queue<I>>) -> bool {
     let started = thread.spawn(move || {
         while let Some((image, mut call)) = queue.next() {
             answer(&*image, &mut call);
-            drop(image);
+            // The client may have been replaced meanwhile.
+            super::close(Arc::into_inner(image));
             Call::answered(call);
         }
     });
     started.is_ok()
+}
+
+fn cancel(mut call: Box<Call>) {
+    call.answer = -i64::from(Errno::CANCELED.raw_os_error());
+    Call::answered(call);
 }
 
 fn answer(image: &impl Allocation, call: &mut Call) {
@@ -186,6 +194,24 @@ mod tests {
         rig.answer.send(()).unwrap();
         rig.begun.recv().unwrap();
         assert!(rig.start().is_some(), "one has ended");
+    }
+
+    #[test]
+    fn what_hangs_of_a_client_that_was_replaced_delays_no_query_of_its_successor() {
+        let mut rig = Rig::new();
+        let waiting = rig.start().unwrap();
+        let old = std::mem::take(&mut rig.extents);
+        rig.image = {
+            let (begin, answers) = (rig.image.begun.clone(), mpsc::channel::<()>().1);
+            Arc::new(Slow { begun: begin, answers: Mutex::new(answers) })
+        };
+        drop(old);
+        let mut arrived = Vec::new();
+        rig.mail.take(&mut arrived);
+        assert_eq!(arrived.len(), 1, "what had not begun");
+        assert!(arrived[0].is_numbered(waiting));
+        let newer = rig.start().unwrap();
+        assert_eq!(rig.begun.recv(), Ok(newer));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use config::Access;
 use rustix::io::Errno;
 use std::mem::replace;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a change of role waits for the cluster.
@@ -543,9 +543,10 @@ impl RbdStore {
         let (image, address) = opened.map_err(|error| error.to_string())?;
         let mut open = self.open_mut();
         let number = open.number + 1;
-        let old = replace(&mut *open, Client { image: Some(Arc::new(image)), number, address });
+        let old = replace(&mut *open, Client::new(image, number, address));
         self.roles.renew();
         drop(open);
+        drop(old.extents);
         close(old.image);
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         (probe.asked, probe.failed, probe.next) = (None, None, Instant::now());
