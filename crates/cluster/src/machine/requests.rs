@@ -1,7 +1,7 @@
 //! The standby gateway's side of requests that the active gateway executes.
 
 use super::{Machine, Stage};
-use crate::action::{Access, Outcome};
+use crate::action::Outcome;
 use crate::record::{Record, Request};
 use std::time::Duration;
 
@@ -26,12 +26,9 @@ impl Machine {
     /// within three times the takeover time, or twice the time until a change is complete that waits for a fence. Request
     /// numbers are never reused.
     pub fn ask(&mut self, now: Duration, id: u64, body: Vec<u8>) {
-        let mut within = self.takeover().saturating_mul(2);
-        if self.access == Access::All {
-            // The active gateway may be waiting for another one to be fenced.
-            within = within.max(self.takeover().saturating_add(self.maps()).saturating_add(FENCES));
-        }
-        let until = now.saturating_add(within);
+        // The active gateway may be waiting for another one to be fenced, or for OSDs to learn of that.
+        let fences = self.takeover().saturating_add(self.maps()).saturating_add(FENCES);
+        let until = now.saturating_add(fences.max(self.takeover().saturating_mul(2)));
         self.asks.push_back(Ask { id, body, until, is_sent: false, is_recalled: false });
         self.is_stale = true;
     }

@@ -12,6 +12,9 @@ use crate::record::{Record, Serving};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// No gateway can be configured to wait for OSDs longer than that, whatever the object says.
+const MAPS_MAX: Duration = Duration::from_secs(120);
+
 /// What a gateway knows of the others, and they of it.
 /// Its fields are what begins anew, together, with a new client.
 #[derive(Debug, Default)]
@@ -132,7 +135,7 @@ impl Machine {
     pub(super) fn maps(&self) -> Duration {
         let theirs = self.record().members.values().map(|member| member.osd_map_ms);
         let longest = theirs.fold(self.me.member.osd_map_ms, u64::max);
-        Duration::from_millis(longest)
+        Duration::from_millis(longest).min(MAPS_MAX)
     }
 
     /// Shows fences that are complete.

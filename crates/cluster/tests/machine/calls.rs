@@ -7,15 +7,18 @@ impl Rig {
         &self.object.as_ref().expect("it is there").1
     }
 
-    /// Another gateway, `c`, serves and shows that it is alive: the next action that does not concern the object, within
-    /// this time.
-    fn beside(&mut self, time: Duration) -> Option<Action> {
+    /// Another gateway, `c` if that serves, otherwise the holder, shows that it is alive: the next action that does not
+    /// concern the object, within this time.
+    pub(super) fn beside(&mut self, time: Duration) -> Option<Action> {
         let until = self.now + time;
         let mut next = self.now;
         while self.now < until {
             if self.now >= next {
                 next += TAKEOVER / 10;
-                self.change(|record| record.serving.get_mut("c").expect("it serves").beat += 1);
+                self.change(|record| match record.serving.get_mut("c") {
+                    Some(one) => one.beat += 1,
+                    None => record.beat += 1,
+                });
             }
             match self.machine.next(self.now) {
                 Some(Action::Read) => self.machine.read(self.now, Ok(self.object.clone())),

@@ -58,3 +58,37 @@ fn a_fence_of_which_osds_may_not_know_is_waited_for_by_the_next_holder_too() {
     assert_eq!(rig.next(), Some(Action::Saved(true)));
     assert!(rig.now - began >= MAPS, "{:?}", rig.now - began);
 }
+
+#[test]
+fn a_time_that_nobody_can_configure_does_not_count() {
+    let mut rig = held(TAKEOVER);
+    rig.change(|record| record.members.get_mut("b").expect("the other one").osd_map_ms = u64::MAX);
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.applied();
+    let began = rig.now;
+    rig.machine.save(vec![2], None, true);
+    let saved = (0..10).find_map(|_| rig.next());
+    assert_eq!(saved, Some(Action::Saved(true)));
+    let most = Duration::from_secs(120);
+    assert!((most..most + TAKEOVER / 5).contains(&(rig.now - began)), "{:?}", rig.now - began);
+}
+
+#[test]
+fn a_forwarded_request_may_wait_as_long_as_the_active_gateway_for_osds() {
+    for access in [Access::One, Access::All] {
+        let mut rig = held_with(access, TAKEOVER);
+        let maps = 3 * TAKEOVER;
+        rig.change(|record| {
+            record.members.get_mut("b").expect("the other one").osd_map_ms = maps.as_millis() as u64
+        });
+        rig.pass(TAKEOVER / 10);
+        let asked = rig.now;
+        rig.machine.ask(rig.now, 1, vec![]);
+        let answer = rig.beside(6 * TAKEOVER);
+        assert_eq!(answer, Some(Action::Answer { id: 1, outcome: Outcome::NotExecuted }));
+        let waited = rig.now - asked;
+        assert!((TAKEOVER + maps..2 * TAKEOVER + maps).contains(&waited), "{waited:?}");
+    }
+}
