@@ -418,8 +418,15 @@ impl World {
                 self.strays(index, rest, &action);
                 self.post(index, SILENCE, Event::Return(Returned::Cut(action)));
             }
+            // It is known to hang. So the image is not handed over, and a new client does not wait for that.
+            Event::Effect(Action::Demote) if self.access == Access::One && self.lingers(index) => {
+                let delay = self.delay();
+                self.post(index, delay, Event::Return(Returned::Cut(Action::Demote)));
+            }
             // They wait for the end of what is on its way, unless its client is fenced.
-            Event::Effect(action @ (Action::Demote | Action::Reopen)) if self.lingers(index) => {
+            Event::Effect(action @ (Action::Demote | Action::Reopen))
+                if self.access == Access::All && self.lingers(index) =>
+            {
                 self.post(index, ELECTION, Event::Return(Returned::Cut(action)));
             }
             Event::Effect(action) => match self.is_deaf(index, &action) {
