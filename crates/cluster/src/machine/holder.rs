@@ -72,15 +72,13 @@ impl Machine {
     /// As the only gateway with access to the medium: shows that all OSDs have the maps with fences. True: since now.
     fn fades(&self, now: Duration, record: &mut Record) -> bool {
         let serves = matches!(self.stage, Stage::Active | Stage::Leaving);
-        if !serves || self.share.left_change || record.fading.is_empty() {
+        if !serves || self.share.left_change {
             return false;
         }
-        let complete = self.complete_fences(now);
+        let (complete, shown) = (self.complete_fences(now), record.fading.len());
         record.fading.retain(|client| !complete.contains(client));
-        record.fading.is_empty() && {
-            self.apply_replies(record);
-            true
-        }
+        let is_over = record.fading.is_empty() && self.share.has_only_fenced(&complete);
+        is_over && (self.apply_replies(record) || shown > 0)
     }
 
     /// Whatever earlier holders have executed is in force, as they can no longer affect the medium. True: it was not shown.

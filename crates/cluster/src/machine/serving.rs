@@ -80,6 +80,10 @@ impl Share {
     pub(super) fn has_completed_fences(&self) -> bool {
         self.fenced.is_empty()
     }
+
+    pub(super) fn has_only_fenced(&self, clients: &[String]) -> bool {
+        self.fenced.keys().all(|client| clients.contains(client))
+    }
 }
 
 impl Machine {
@@ -390,6 +394,7 @@ impl Machine {
 
     /// Updates what is known of the others, after the object was seen.
     pub(super) fn look_at_peers(&mut self, now: Duration) {
+        let complete = self.complete_fences(now);
         let Some(seen) = &self.seen else { return };
         let (share, record) = (&mut self.share, &seen.record);
         let was_blind = share.looked.replace(now).is_none_or(|looked| {
@@ -417,7 +422,10 @@ impl Machine {
         }
         let sign = (record.epoch, record.beat);
         share.holder.get_or_insert_with(|| Watch::new(now, sign)).look(now, sign, self.interval);
-        share.fenced.retain(|client, _| record.fence.contains(client) || record.fading.contains(client));
+        // A version that does not know those that fade does not keep them in the object.
+        let fades = |client: &String| self.access == Access::One && !complete.contains(client);
+        let is_shown = |client: &String| record.fence.contains(client) || record.fading.contains(client);
+        share.fenced.retain(|client, _| is_shown(client) || fades(client));
         if !share.doubtful.is_empty() {
             let known = record.clients();
             let serves = record.serving.iter();

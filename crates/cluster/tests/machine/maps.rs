@@ -92,3 +92,22 @@ fn a_forwarded_request_may_wait_as_long_as_the_active_gateway_for_osds() {
         assert!((TAKEOVER + maps..2 * TAKEOVER + maps).contains(&waited), "{waited:?}");
     }
 }
+
+#[test]
+fn a_fence_of_which_osds_may_not_know_is_waited_for_although_another_version_has_removed_it_from_the_object()
+{
+    let mut rig = held(TAKEOVER);
+    let reply = Reply { id: 7, outcome: vec![1], is_applied: false };
+    rig.change(|record| record.replies = [("c".into(), reply)].into());
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.applied();
+    let began = rig.now;
+    rig.change(|record| record.fading.clear());
+    rig.machine.save(vec![2], None, true);
+    assert_eq!(rig.next(), Some(Action::Saved(true)));
+    assert!((MAPS..MAPS + TAKEOVER * 2 / 5).contains(&(rig.now - began)), "{:?}", rig.now - began);
+    rig.pass(TAKEOVER / 5);
+    assert!(rig.object.expect("it is there").1.replies["c"].is_applied);
+}
