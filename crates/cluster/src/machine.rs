@@ -147,6 +147,10 @@ pub struct Machine {
     /// The client with which it left the unit because it could not write the object. It may claim the unit at
     /// once if nobody else has.
     left: Option<String>,
+    /// It has itself fenced, as the medium does not answer; and how often in succession it has without that another
+    /// gateway took the unit over.
+    yields: bool,
+    yielded: u32,
     fault: Option<String>,
     /// It shares a group, a port identifier or a name with another gateway, or has a different disk.
     is_clashing: bool,
@@ -196,6 +200,8 @@ impl Machine {
             is_fenced: false,
             written: Duration::ZERO,
             left: None,
+            yields: false,
+            yielded: 0,
             fault: None,
             is_clashing: false,
             refused: None,
@@ -390,6 +396,8 @@ impl Machine {
     }
 
     fn claimed(&mut self, now: Duration) {
+        let again = std::mem::take(&mut self.yields) && self.record().epoch == self.epoch.saturating_add(1);
+        self.yielded = if again { self.yielded.saturating_add(1) } else { 0 };
         (self.epoch, self.stage, self.claimed_at) = (self.record().epoch, Stage::Promoting, now);
         self.watch_anew(now);
     }

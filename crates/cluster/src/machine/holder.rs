@@ -9,6 +9,9 @@ use std::time::Duration;
 /// noticed OSDs that are down, on which others would have to wait as well.
 const HANGS: u32 = 2 * BEATS;
 
+/// How often the time doubles for which it keeps a unit whose medium does not answer it.
+const YIELDED_MAX: u32 = 6;
+
 impl Machine {
     /// As the holder: writes state to be saved, and a sign of life.
     pub(super) fn hold(&mut self, now: Duration) -> Option<Action> {
@@ -54,8 +57,9 @@ impl Machine {
             self.share.has_read = true;
             return self.call(Action::Read);
         }
-        if !self.is_stale && ((hangs && !stays) || self.should_leave() || self.is_left_behind(now)) {
-            if hangs && !stays {
+        if !self.is_stale && (hangs || self.should_leave() || self.is_left_behind(now)) {
+            if hangs {
+                self.yields = true;
                 self.not_before = now.saturating_add(self.takeover());
             }
             record.shut_out_client(&self.me.client);
@@ -96,8 +100,11 @@ impl Machine {
             return false;
         }
         let since = *self.share.stuck_since.get_or_insert(now);
+        // While nobody takes it over, each attempt is worth less.
+        let stays = self.interval.saturating_mul(STAYS << self.yielded.min(YIELDED_MAX));
         let is_other = |name: &String| *name != self.me.gateway;
-        now.saturating_sub(since) >= self.interval.saturating_mul(HANGS)
+        now.saturating_sub(self.active_since) >= stays
+            && now.saturating_sub(since) >= self.interval.saturating_mul(HANGS)
             && self.record().members.keys().any(is_other)
     }
 

@@ -248,3 +248,37 @@ fn one_that_leaves_soon_after_a_takeover_leaves_what_ends_others_commands_to_the
         assert_eq!(rig.record().fading, ["other"], "the next holder waits");
     }
 }
+
+impl Rig {
+    /// It becomes active, and the medium does not answer: how long it keeps the unit.
+    fn keeps(&mut self) -> Duration {
+        let mut next = || (0..20).find_map(|_| self.next());
+        assert!(matches!(next(), Some(Action::Promote { .. })));
+        self.machine.promoted(Ok(()));
+        assert!(matches!(self.next(), Some(Action::Activate { .. })));
+        self.machine.applied();
+        let began = self.now;
+        self.machine.medium_stuck(true);
+        let mut next = || (0..20).find_map(|_| self.next());
+        assert_eq!(next(), Some(Action::Deactivate { lost: true }));
+        let kept = self.now - began;
+        self.machine.applied();
+        assert_eq!(self.next(), Some(Action::Reopen));
+        self.machine.reopened(self.now, Ok(format!("client{}", self.now.as_millis())));
+        kept
+    }
+}
+
+#[test]
+fn one_whose_medium_does_not_answer_keeps_the_unit_longer_each_time_that_nobody_takes_it_over() {
+    let mut rig = held(TAKEOVER);
+    for times in [1, 2, 4] {
+        let (kept, expected) = (rig.keeps(), 6 * TAKEOVER * times);
+        assert!((expected..expected + TAKEOVER / 2).contains(&kept), "{times}: {kept:?}");
+    }
+    let epoch = rig.record().epoch;
+    rig.claim(epoch + 1, false);
+    rig.pass(TAKEOVER / 10);
+    rig.claim(epoch + 1, true);
+    assert!(rig.keeps() < 7 * TAKEOVER);
+}
