@@ -25,7 +25,7 @@ pub(crate) struct Truth {
     unaware: Vec<(bool, Time)>,
     /// Gateways with requests in the object.
     asking: Vec<bool>,
-    /// Some gateway has yet to apply a change, or to be fenced.
+    /// Some gateway has yet to apply a change, or to be fenced, or OSDs have yet to learn of that.
     is_changing: bool,
     /// The object's version.
     pub(crate) version: u64,
@@ -145,7 +145,7 @@ impl Truth {
         self.version = version;
         self.views.changes(version, record, &name);
         let is_behind = record.serving.values().any(|one| one.applied < record.change);
-        self.is_changing = is_behind || !record.fence.is_empty();
+        self.is_changing = is_behind || !record.fence.is_empty() || !record.fading.is_empty();
         let is_new = record.epoch != self.epoch;
         self.epoch = record.epoch;
         if is_new {
