@@ -521,7 +521,12 @@ impl Scene {
         let one = &mut self.members[member];
         let (now, gateway) = (self.net.borrow().now, one.gateway());
         let clock = one.clock(now);
-        if let Answer::Read(Ok(_)) = answer {
+        let is_latest = match answer {
+            Answer::Read(Ok(_)) => true,
+            Answer::Replaced(Ok(version)) => version == self.truth.borrow().version,
+            _ => false,
+        };
+        if is_latest {
             self.truth.borrow_mut().finds_out(now, member);
         }
         if let Answer::Read(Ok(Some((version, _)))) | Answer::Replaced(Ok(version)) = answer {

@@ -21,7 +21,7 @@ pub(crate) struct Truth {
     /// When the unit was last claimed, and how long it stays then, whatever initiators want; `None`: it may be left for other reasons.
     claimed: Time,
     stays: Option<Duration>,
-    /// Which of them do not know that another one has claimed the unit, and when they last found that out.
+    /// Which of them do not know that they have lost the unit, and when they last found that out.
     unaware: Vec<(bool, Time)>,
     /// Gateways with requests in the object.
     asking: Vec<bool>,
@@ -112,8 +112,8 @@ impl Truth {
         self.holds[gateway].is_some() || self.held[gateway] >= began
     }
 
-    /// Whether a gateway may not have known since then that another one has claimed the unit: until it finds that out, it answers
-    /// from what it knew before.
+    /// Whether a gateway may not have known since then that it has lost the unit: until it finds that out, it answers from what it
+    /// knew before.
     pub(crate) fn was_unaware(&self, gateway: usize, began: Time) -> bool {
         let (is_unaware, until) = self.unaware[gateway];
         is_unaware || until >= began
@@ -164,7 +164,9 @@ impl Truth {
             let is_holder = is_holder || is_serving;
             // Who serves knows what whoever claims the unit decides.
             let since = self.holds[gateway].filter(|_| !is_new || is_serving).unwrap_or(now);
-            self.unaware[gateway].0 |= self.holds[gateway].is_some() && !is_holder && record.active.is_some();
+            // It may have given the unit up itself, and not have the answer yet.
+            let is_left = record.active.is_some() || self.active[gateway].is_some();
+            self.unaware[gateway].0 |= self.holds[gateway].is_some() && !is_holder && is_left;
             if self.holds[gateway].is_some() && !is_holder {
                 self.held[gateway] = now;
             }
