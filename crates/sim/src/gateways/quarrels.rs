@@ -7,9 +7,6 @@ use crate::seeds;
 use fastrand::Rng;
 use std::time::Duration;
 
-/// Apart from what else a seed decides.
-const SALT: u64 = 0x7261_7265_6772_6f00;
-
 /// What is common there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Quarrel {
@@ -21,11 +18,10 @@ pub(super) enum Quarrel {
 
 /// What is common in the world of this seed, if anything.
 pub(super) fn draw(seed: u64) -> Option<Quarrel> {
-    match Rng::with_seed(seed ^ SALT).u32(0..16) {
-        0 | 15 if seeds::are_all_active(seed) => Some(Quarrel::Block),
-        1..4 if seeds::are_all_active(seed) => Some(Quarrel::Maps),
-        _ => None,
+    if seeds::have_late_maps(seed) {
+        return Some(Quarrel::Maps);
     }
+    (seeds::are_all_active(seed) && matches!(seeds::sixteenth(seed), 0 | 15)).then_some(Quarrel::Block)
 }
 
 impl Quarrel {

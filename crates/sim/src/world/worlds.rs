@@ -12,6 +12,8 @@ pub enum Worlds {
     Gateways,
     /// The same, of which all are active at the same time.
     AllActive,
+    /// The same, in which what gateways have sent hangs, and OSDs get maps late.
+    LateMaps,
     /// A second daemon.
     Chain,
     /// A LUN that comes and goes.
@@ -45,14 +47,18 @@ pub enum Worlds {
 impl Worlds {
     /// Whether this seed's world is one of them.
     pub fn have(self, seed: u64) -> bool {
-        let has_gateways = seeds::has_gateways(seed);
-        if has_gateways || matches!(self, Worlds::Gateways | Worlds::AllActive) {
-            let is_one = self == Worlds::Gateways || self == Worlds::AllActive && seeds::are_all_active(seed);
-            return has_gateways && is_one;
+        let gateways = match self {
+            Worlds::Gateways => Some(true),
+            Worlds::AllActive => Some(seeds::are_all_active(seed)),
+            Worlds::LateMaps => Some(seeds::have_late_maps(seed)),
+            _ => None,
+        };
+        if seeds::has_gateways(seed) || gateways.is_some() {
+            return seeds::has_gateways(seed) && gateways == Some(true);
         }
         let plan = Plan::new(seed, &mut Rng::with_seed(seed));
         match self {
-            Worlds::Gateways | Worlds::AllActive => has_gateways,
+            Worlds::Gateways | Worlds::AllActive | Worlds::LateMaps => false,
             Worlds::Chain => plan.chain.is_some(),
             Worlds::Guest => plan.guest.is_some(),
             Worlds::Aoe => plan.ethernet.is_some(),
