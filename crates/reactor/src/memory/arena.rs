@@ -12,7 +12,7 @@ pub const LARGE_BYTES: u32 = 65536;
 const SMALLS: u32 = LARGE_BYTES / SMALL_BYTES;
 const ALL_SMALLS: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
-/// Parts of a large buffer being written for which memory is allocated when it is first used.
+/// Parts of a large buffer being written for which memory is allocated from the start.
 const PARTS_AT_START: usize = 4;
 /// The most memory that [`Arena::renew`] keeps.
 const KEPT_BYTES: u64 = 8 << 20;
@@ -106,7 +106,11 @@ impl Arena {
     /// taken from it is no longer used, and nothing is lent.
     pub fn renew(&mut self) {
         let (count, used) = (self.blocks.len() as u32, std::mem::take(&mut self.unused));
-        self.blocks[..used as usize].fill_with(Block::new);
+        for block in &mut self.blocks[..used as usize] {
+            let mut written = std::mem::take(&mut block.written);
+            written.clear();
+            *block = Block::with(written);
+        }
         self.whole.clear();
         self.whole.extend((0..count).rev());
         self.cut = NONE;
@@ -307,11 +311,7 @@ impl Arena {
 
     fn take_large(&mut self) -> Option<u64> {
         let block = self.take_whole()?;
-        let entry = &mut self.blocks[block as usize];
-        entry.free = 0;
-        if entry.written.capacity() == 0 {
-            entry.written.reserve(PARTS_AT_START);
-        }
+        self.blocks[block as usize].free = 0;
         self.free_bytes -= u64::from(LARGE_BYTES);
         Some(u64::from(block) * u64::from(LARGE_BYTES))
     }
@@ -417,13 +417,18 @@ impl Arena {
 
 impl Block {
     fn new() -> Block {
+        Block::with(Vec::with_capacity(PARTS_AT_START))
+    }
+
+    /// `written`: the list for parts that are being written, empty.
+    fn with(written: Vec<(u32, u32)>) -> Block {
         Block {
             is_cut: false,
             free: ALL_SMALLS,
             given: 0,
             readers: [0; SMALLS as usize],
             writers: [0; SMALLS as usize],
-            written: Vec::new(),
+            written,
             next: NONE,
             previous: NONE,
         }
