@@ -62,8 +62,13 @@ impl Rig {
 
     /// The next action that does not concern the object, within two takeovers.
     fn next(&mut self) -> Option<Action> {
-        let until = self.now + 2 * TAKEOVER;
-        while self.now < until {
+        self.next_within(2 * TAKEOVER)
+    }
+
+    /// The same within this time, which passes if there is none.
+    fn next_within(&mut self, time: Duration) -> Option<Action> {
+        let until = self.now + time;
+        loop {
             match self.machine.next(self.now) {
                 Some(Action::Read) => self.machine.read(self.now, Ok(self.object.clone())),
                 Some(Action::Replace { record, .. }) => {
@@ -73,10 +78,13 @@ impl Rig {
                 }
                 Some(Action::Adopt { .. }) => self.machine.applied(),
                 Some(action) => return Some(action),
-                None => self.now = self.machine.wake_at(self.now).max(self.now + Duration::from_millis(1)),
+                None if self.now >= until => return None,
+                None => {
+                    let wake = self.machine.wake_at(self.now).max(self.now + Duration::from_millis(1));
+                    self.now = wake.min(until);
+                }
             }
         }
-        None
     }
 }
 
@@ -293,24 +301,7 @@ impl Rig {
 
     /// Runs for this time, during which it may only access the object.
     fn pass(&mut self, time: Duration) {
-        let until = self.now + time;
-        loop {
-            match self.machine.next(self.now) {
-                Some(Action::Read) => self.machine.read(self.now, Ok(self.object.clone())),
-                Some(Action::Replace { record, .. }) => {
-                    let version = self.object.as_ref().map_or(1, |(version, _)| version + 1);
-                    self.object = Some((version, *record));
-                    self.machine.replaced(self.now, Ok(version));
-                }
-                Some(Action::Adopt { .. }) => self.machine.applied(),
-                Some(action) => panic!("{action:?}"),
-                None if self.now >= until => return,
-                None => {
-                    self.now =
-                        self.machine.wake_at(self.now).max(self.now + Duration::from_millis(1)).min(until)
-                }
-            }
-        }
+        assert_eq!(self.next_within(time), None);
     }
 }
 

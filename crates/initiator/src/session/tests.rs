@@ -6,20 +6,26 @@ use reactor::memory::Arena;
 use reactor::uring::Uring;
 use reactor::wake::Waker;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+
+/// A session that connects to a target at this address.
+fn start(address: SocketAddr) -> (Uring, Session) {
+    let url: Url = format!("iscsi://{address}/iqn.2026-11.a:b/0").parse().expect("a URL");
+    let waker = Waker::new().expect("a waker");
+    let mut io = Uring::new(Arena::new(1 << 20).expect("memory"), waker).expect("an io_uring");
+    let addresses = vec![Destination::Address(address)];
+    let mut session = Session::new::<Uring>(url, addresses, Options::default(), Tag(0));
+    session.start(&mut io);
+    (io, session)
+}
 
 #[test]
 fn a_session_that_ends_while_it_connects_leaves_no_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("it does not block");
     let address = listener.local_addr().expect("an address");
-    let url: Url = format!("iscsi://{address}/iqn.2026-11.a:b/0").parse().expect("a URL");
-    let waker = Waker::new().expect("a waker");
-    let mut io = Uring::new(Arena::new(1 << 20).expect("memory"), waker).expect("an io_uring");
-    let addresses = vec![Destination::Address(address)];
-    let mut session = Session::new::<Uring>(url, addresses, Options::default(), Tag(0));
+    let (mut io, mut session) = start(address);
     let (mut completions, mut finished) = (Vec::new(), Vec::new());
-    session.start(&mut io);
     session.close(&mut io, &mut finished);
     assert!(!session.is_closed(), "the kernel has yet to say how the connection has ended");
     while !session.is_closed() {
@@ -65,13 +71,8 @@ fn a_redirection_to_the_name_of_a_host_is_followed() {
         .collect();
     named.iter().for_each(|one| one.set_nonblocking(true).expect("it does not block"));
     let target = std::thread::spawn(move || redirect(&first, &format!("localhost:{port}")));
-    let url: Url = format!("iscsi://{address}/iqn.2026-11.a:b/0").parse().expect("a URL");
-    let waker = Waker::new().expect("a waker");
-    let mut io = Uring::new(Arena::new(1 << 20).expect("memory"), waker).expect("an io_uring");
-    let addresses = vec![Destination::Address(address)];
-    let mut session = Session::new::<Uring>(url, addresses, Options::default(), Tag(0));
+    let (mut io, mut session) = start(address);
     let (mut completions, mut finished) = (Vec::new(), Vec::new());
-    session.start(&mut io);
     while !named.iter().any(|one| one.accept().is_ok()) {
         io.turn(Wait::AtMost(Duration::from_millis(10)), &mut completions);
         completions.drain(..).for_each(|completion| session.completed(&mut io, completion, &mut finished));
